@@ -1,0 +1,31 @@
+"""Bugs that can be switched on, so that checkers can be shown to find them. All off by default.
+
+Each switch breaks one rule of the core in the smallest way that a careless implementation would.
+Only tests and the simulator ever pass anything but `NONE`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(slots=True, frozen=True)
+class Faults:
+    """One switch per rule that can be broken."""
+
+    vote_unsynced: bool = False
+    """Votes, one's own included, are given before they are synced."""
+
+    ack_before_fsync: bool = False
+    """Appends are acknowledged, and counted by the leader for itself, before they are synced."""
+
+    completion_by_index: bool = False
+    """A completion marks its indexes as durable even if they were truncated meanwhile."""
+
+    heartbeat_commit_unchecked: bool = False
+    """A heartbeat moves the commit index of a log whose chain was not compared."""
+
+    no_pre_vote: bool = False
+    """Campaigns begin with a real election."""
+
+
+NONE: Final = Faults()
