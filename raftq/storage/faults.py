@@ -1,0 +1,17 @@
+"""Known bugs that the simulator switches on, to prove that its checkers see them. All off."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Which promises a log breaks on purpose."""
+
+    recovered_tail_unsynced: bool = False
+    """Recovery renames the rewritten tail into place without having synced it."""
+
+    completion_for_other_file: bool = False
+    """A roll does not wait; a completion of the new segment is taken for the old one too."""
+
+
+NO_FAULTS = Faults()

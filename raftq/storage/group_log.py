@@ -1,0 +1,315 @@
+"""The durable log of one group: takes writes in order, reports what is synced, finds what it holds.
+
+The parts: `recovery` makes it from a directory, `log_writer` writes, `reading` reads, `snapshots`
+keeps the machine's snapshots. This class joins them; it implements the core's `LogReader`.
+
+Rule 1. `on_persisted(seq)` is called when a sync has returned that was asked for after the unit of
+        write `seq` was written, to the same file; ascending, on the loop.
+Rule 2. Readers see what was handed to `write`, without what was truncated, synced or not.
+Rule 3. Nothing waits for the disk except `create`, `open`, `close`, and the naming of a finished
+        snapshot or spare.
+Rule 4. After `on_failure` nothing more is written or reported; the node stops.
+"""
+
+from collections.abc import Callable, Iterator
+
+from raftq.env import Clock, Disk
+from raftq.errors import Corrupted
+from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term, WriteSeq
+from raftq.limits import UNSYNCED_BYTES_MAX
+from raftq.raft.entry import Entry
+from raftq.raft.membership import Membership
+from raftq.raft.ready import HardState, SnapshotMeta, Write
+from raftq.storage import recovery
+from raftq.storage.faults import NO_FAULTS, Faults
+from raftq.storage.log_writer import DEFAULT_SIZES, LogWriter, Sizes
+from raftq.storage.reading import LogFiles, StoredBatch, batches_in
+from raftq.storage.recovery import Recovered
+from raftq.storage.segment import is_segment
+from raftq.storage.snapshots import SnapshotWriter
+from raftq.storage.walk import Condition
+
+__all__ = ["Condition", "GroupLog", "Sizes", "StoredBatch"]
+
+
+def _ignore_persisted(_: WriteSeq) -> None:
+    """Nobody listens yet."""
+
+
+def _raise_failure(error: OSError) -> None:
+    raise error
+
+
+class GroupLog:
+    """One replica's log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        recovered: Recovered,
+        *,
+        sizes: Sizes,
+        faults: Faults,
+    ) -> None:
+        self.state: HardState = recovered.state
+        """As recovered; what the core starts from."""
+        self.condition: Condition = recovered.condition
+        self.damage: tuple[str, ...] = recovered.damage
+        self.tail_cut: bool = recovered.tail_cut
+        self.on_persisted: Callable[[WriteSeq], None] = _ignore_persisted
+        self.on_failure: Callable[[OSError], None] = _raise_failure
+        self._contents = recovered.contents
+        self._snapshots = recovered.snapshots
+        self._files = LogFiles(disk, directory, recovered.contents)
+        self._files.current(recovered.appender)
+        self._writer = LogWriter(
+            disk,
+            clock,
+            directory,
+            recovered,
+            self._files,
+            sizes=sizes,
+            faults=faults,
+            persisted=lambda seq: self.on_persisted(seq),  # noqa: PLW0108 - it is set later.
+            failed=lambda error: self.on_failure(error),  # noqa: PLW0108 - as above.
+        )
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        *,
+        incarnation: int,
+        boot: int,
+        membership: Membership,
+        sizes: Sizes = DEFAULT_SIZES,
+        faults: Faults = NO_FAULTS,
+    ) -> "GroupLog":
+        """A new, empty replica; durable when it returns.
+
+        Raises: FileExistsError when there is one already; OSError.
+        """
+        made = recovery.create(
+            disk,
+            directory,
+            incarnation=incarnation,
+            boot=boot,
+            membership=membership,
+            segment_bytes=sizes.segment_bytes_first,
+        )
+        return cls(disk, clock, directory, made, sizes=sizes, faults=faults)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        *,
+        incarnation: int,
+        boot: int,
+        sizes: Sizes = DEFAULT_SIZES,
+        faults: Faults = NO_FAULTS,
+    ) -> "GroupLog":
+        """Recover what the directory holds; all of it is durable when it returns.
+
+        `boot` names the run of the machine (not of the process): as long as it is the same, the
+        page cache has survived. `condition` says what the replica may be trusted with.
+
+        Raises: OSError when the disk refuses to be written.
+        """
+        recovered = recovery.Recovery(
+            disk,
+            directory,
+            incarnation=incarnation,
+            boot=boot,
+            segment_bytes=sizes.segment_bytes_first,
+            faults=faults,
+        ).run()
+        return cls(disk, clock, directory, recovered, sizes=sizes, faults=faults)
+
+    @staticmethod
+    def exists(disk: Disk, directory: str) -> bool:
+        """Whether a log was created here; one whose creation was cut does not count."""
+        return any(is_segment(name) for name in disk.names(directory))
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def write(self, write: Write) -> None:
+        """Take the next write. It is synced some time later: `on_persisted` tells."""
+        self._writer.write(write)
+
+    def set_commit(self, index: Index, chain: bytes) -> None:
+        """The newest commit: it goes into the next unit, or into an idle mark."""
+        self._writer.set_commit(index, chain)
+
+    def tick(self, monotonic: Micros) -> None:
+        """Time passes: idle marks, free space."""
+        self._writer.tick(monotonic)
+
+    def next_deadline(self) -> Micros | None:
+        """When `tick` has something to do; None while nothing waits for time."""
+        return self._writer.next_deadline()
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Written or queued, and not synced."""
+        return self._writer.unsynced_bytes
+
+    @property
+    def is_busy(self) -> bool:
+        return self._writer.unsynced_bytes > UNSYNCED_BYTES_MAX
+
+    @property
+    def is_full(self) -> bool:
+        """Too little room for more messages; what frees space may still be written."""
+        return self._writer.is_full
+
+    @property
+    def syncs(self) -> int:
+        return self._writer.syncs
+
+    @property
+    def bytes_written(self) -> int:
+        return self._writer.bytes_written
+
+    def sync_age(self, monotonic: Micros) -> Micros:
+        """How long the outstanding sync has taken so far; 0 when there is none."""
+        return self._writer.sync_age(monotonic)
+
+    def close(self) -> None:
+        """Write and sync what waits and a last mark; blocks. Nothing is reported any more.
+
+        Raises: OSError when that failed; what was reported before is safe all the same.
+        """
+        try:
+            self._writer.close()
+        finally:
+            self._files.close()
+            self._snapshots.close()
+
+    # --- Reading (the core's LogReader) -------------------------------------------------------
+
+    @property
+    def snapshot(self) -> SnapshotMeta:
+        """The newest durable snapshot; index 0 with the first membership when there is none."""
+        return self._snapshots.newest or self._contents.base
+
+    @property
+    def first_index(self) -> Index:
+        return self._contents.entries.first_index
+
+    @property
+    def last_index(self) -> Index:
+        return self._writer.state.last_index
+
+    def term(self, index: Index) -> Term | None:
+        if index == self._writer.state.last_index:
+            return self._writer.state.last_term
+        pending = self._writer.pending.get(index)
+        if pending is not None:
+            return pending.term
+        known = self._contents.entries.term(index)
+        return self.snapshot.term if known is None and index == self.snapshot.index else known
+
+    def chain(self, index: Index) -> bytes | None:
+        if index == self._writer.state.last_index:
+            return self._writer.state.last_chain
+        pending = self._writer.pending.get(index)
+        if pending is not None:
+            return pending.chain
+        if index == self.snapshot.index:
+            return self.snapshot.chain
+        return self._files.chain(index)
+
+    def log_time(self, index: Index) -> Micros | None:
+        pending = self._writer.pending.get(index)
+        if pending is not None:
+            return pending.log_time
+        if index == self.snapshot.index:
+            return self.snapshot.log_time
+        return self._files.log_time(index)
+
+    def entries(self, start: Index, stop: Index, max_bytes: int) -> list[Entry]:
+        """Entries [start, stop), cut at `max_bytes` but at least one, each proved by its chain.
+
+        Raises: Corrupted when damaged; LookupError when not held.
+        """
+        if not self.first_index <= start <= self.last_index:
+            raise LookupError(f"entry {start} is not held, only {self.first_index} and later")
+        written = self._contents.entries.last_index
+        found: list[Entry] = []
+        if start <= written:
+            try:
+                found = self._files.entries(start, min(stop, Index(written + 1)), max_bytes)
+            except Corrupted as error:
+                self._found_damage(str(error))
+                raise
+        size = sum([entry.size for entry in found])
+        for index in range(start + len(found), min(stop, self.last_index + 1)):
+            entry = self._writer.pending.get(Index(index))
+            if entry is None or (found and size + entry.size > max_bytes):
+                break
+            size += entry.size
+            found.append(entry)
+        return found
+
+    def _found_damage(self, reason: str) -> None:
+        if reason not in self.damage:
+            self.damage = (*self.damage, reason)
+
+    # --- Reading stored batches ---------------------------------------------------------------
+
+    def batches(
+        self, queue: QueueId, partition: Partition, start: Offset, stop: Offset, max_bytes: int
+    ) -> list[StoredBatch]:
+        """Stored batches that overlap [start, stop), in order, cut at `max_bytes`, at least one.
+
+        Raises: Corrupted; what fails its checksum is never given out.
+        """
+        if start >= stop:
+            return []
+        places = self._contents.batches.find(queue, partition, start, stop, max_bytes)
+        try:
+            found = self._files.batches(places)
+        except Corrupted as error:
+            self._found_damage(str(error))
+            raise
+        if self._writer.pending:
+            size = sum([len(batch.data) for batch in found])
+            behind = found[-1].base_offset + found[-1].count if found else start
+            waiting = list(self._writer.pending.values())
+            for batch in batches_in(waiting, queue, partition, Offset(behind), stop):
+                if found and size + len(batch.data) > max_bytes:
+                    break
+                size += len(batch.data)
+                found.append(batch)
+        return found
+
+    def offsets(self, queue: QueueId, partition: Partition) -> tuple[Offset, Offset] | None:
+        """First offset whose batch is held, and the one behind the last that was written."""
+        return self._contents.batches.bounds(queue, partition)
+
+    # --- Snapshots ----------------------------------------------------------------------------
+
+    def begin_snapshot(self, meta: SnapshotMeta, done: Callable[[], None]) -> SnapshotWriter:
+        """Write a snapshot of the machine; `done` is called once when that is over.
+
+        Whether it came to be is told by `snapshot`: a full or failing disk gives none.
+        """
+        return SnapshotWriter(self._snapshots, meta, done)
+
+    def read_snapshot(self) -> tuple[SnapshotMeta, Iterator[bytes]] | None:
+        """The newest snapshot and its slices, which raise Corrupted where they fail; or None."""
+        return self._snapshots.read()
+
+    def read_snapshot_bytes(self, index: Index, position: int, length: int) -> tuple[bytes, bool]:
+        """A piece of a snapshot's body for a peer (who gives it to `write_raw`); True: the last.
+
+        Raises: LookupError when that snapshot is not held any more; Corrupted, OSError.
+        """
+        return self._snapshots.read_bytes(index, position, length)

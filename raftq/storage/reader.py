@@ -1,0 +1,342 @@
+"""Reading a replica's directory from outside: for audits, for `raftq log`, for one task of many.
+
+First `read_replica` walks the unit headers of all segments, as recovery does, and changes nothing.
+What it gives names the *live ranges*: between them lie entries that a later unit truncated, and
+segments that a recovery superseded. A range can then be read alone, by anyone, in any process.
+
+Rule 1. What is wrong with the files is a sentence in `problems`, never an exception.
+Rule 2. Entries behind the commit mark are there, and say so (`marked` False): an acknowledged
+        message may be found among them, because the mark of the newest write comes with the next.
+Rule 3. No disk port here: a directory is a list of names and a function that opens one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+from raftq.errors import Corrupted
+from raftq.ids import Index, ReplicaId, Term
+from raftq.raft.entry import (
+    ENTRY_HEADER_BYTES,
+    GENESIS,
+    HEADER,
+    Entry,
+    parse,
+    verify,
+)
+from raftq.raft.entry import (
+    commands as commands,  # noqa: PLC0414 - for readers, who know the log and not the core.
+)
+from raftq.raft.ready import SnapshotMeta
+from raftq.storage.replay import Contents, Replay
+from raftq.storage.segment import (
+    SEGMENT_HEADER_BYTES,
+    Found,
+    ReadableFile,
+    Scanner,
+    is_segment,
+    is_spare,
+    sequence_of,
+)
+from raftq.storage.snapshots import body_slices, index_of, read_header
+from raftq.storage.unit import TRUNCATE, UNIT_HEADER_BYTES, UnitHeader, records, seed_of
+from raftq.storage.walk import Condition, Layout, Walk, lay_out
+
+
+class OfflineFile(ReadableFile, Protocol):
+    """One file, open for reading."""
+
+    def close(self) -> None: ...
+
+
+OpenFile = Callable[[str], OfflineFile]
+"""Opens a file by its name in the replica's directory."""
+
+
+class PlainFile:
+    """A file of the local file system."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("rb", buffering=0)
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._file.seek(position)
+        parts = []
+        while length > 0 and (data := self._file.read(length)):
+            parts.append(data)
+            length -= len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        return self._path.stat().st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "PlainFile":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class LiveRange(NamedTuple):
+    """Bytes of one segment whose entries are the log's, from a unit's header to an entry's end.
+
+    Every entry in it is live. `previous_chain` is the chain value that its first entry follows.
+    """
+
+    segment: int
+    name: str
+    start: int
+    stop: int
+    first_index: Index
+    last_index: Index
+    previous_chain: bytes | None
+    incarnation: int
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot file; `problem` is empty when it verifies."""
+
+    index: Index  # type: ignore[assignment] # A tuple's index() is not missed.
+    meta: SnapshotMeta | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What one directory holds."""
+
+    incarnation: int
+    condition: Condition
+    problems: tuple[str, ...]
+    tail_cut: bool
+    term: Term
+    vote: ReplicaId
+    first_index: Index
+    last_index: Index
+    last_chain: bytes
+    commit_index: Index
+    commit_chain: bytes
+    """The commit mark: the highest that the units state and the log agrees with."""
+    ranges: tuple[LiveRange, ...]
+    segments: tuple[str, ...]
+    """Names of all segments, dead ones included."""
+    snapshots: tuple[StoredSnapshot, ...]
+
+
+class FoundEntry(NamedTuple):
+    """An entry and where it lies."""
+
+    entry: Entry
+    segment: int
+    position: int
+    proved: bool
+    """Its chain value follows from the entry before it. False: it, or that one, is damaged."""
+
+
+class _Place(NamedTuple):
+    segment: int
+    start: int
+    stop: int
+
+
+class _Collector(Replay):
+    """Replays, and remembers the units, to cut them down to what is live at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._units: list[_Place] = []
+
+    def accept(self, segment: int, header: UnitHeader, body: bytes) -> None:
+        super().accept(segment, header, body)
+        self._units.append(_Place(segment, header.position, header.end))
+
+    def live(self) -> list[_Place]:
+        """The live parts of the units, neighbours joined."""
+        merged: list[_Place] = []
+        for unit in self._units:
+            stop = _live_stop(unit, self.contents)
+            if stop == unit.start:
+                continue
+            if merged and merged[-1].segment == unit.segment and merged[-1].stop == unit.start:
+                merged[-1] = merged[-1]._replace(stop=stop)
+            else:
+                merged.append(unit._replace(stop=stop))
+        return merged
+
+
+def _live_stop(unit: _Place, contents: Contents) -> int:
+    """End of the last live entry of a unit; its start when there is none."""
+    index = contents.entries.index_at(unit.segment, unit.stop - 1)
+    place = None if index is None else contents.entries.place(index)
+    if place is None or place.position < unit.start:
+        return unit.start
+    return place.position + place.length
+
+
+def open_directory(path: str | Path) -> tuple[list[str], OpenFile]:
+    """Names and opener of a directory of the local file system."""
+    directory = Path(path)
+    names = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
+    return names, lambda name: PlainFile(directory / name)
+
+
+def read_replica(names: Sequence[str], open_file: OpenFile) -> Replica:
+    """Walk everything in a replica's directory."""
+    files: dict[int, OfflineFile] = {}
+    by_sequence: dict[int, str] = {}
+    problems: list[str] = []
+    try:
+        for name in sorted(names):
+            sequence = sequence_of(name)
+            wanted = is_segment(name) or is_spare(name)
+            if sequence is None or not wanted or sequence in files:
+                continue
+            try:
+                files[sequence] = open_file(name)
+                by_sequence[sequence] = name
+            except OSError as error:
+                problems.append(f"{name} cannot be opened: {error}")
+        layout = lay_out(files, None)
+        snapshots = _snapshots(names, open_file, layout.incarnation)
+        return _read_open(files, by_sequence, layout, problems, snapshots)
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _read_open(
+    files: dict[int, OfflineFile],
+    names: dict[int, str],
+    layout: Layout,
+    problems: list[str],
+    snapshots: tuple[StoredSnapshot, ...],
+) -> Replica:
+    replay = _Collector()
+    walk = Walk(layout, replay, boot=None)
+    walk.run()
+    for stretch, header, body in walk.tail:
+        replay.accept(stretch.sequence, header, body)
+    contents = replay.contents
+    entries = contents.entries
+
+    def chain(index: Index) -> bytes | None:
+        if index == contents.base.index:
+            return contents.base.chain
+        place = entries.place(index)
+        if place is None:
+            return None
+        data = files[place.segment].read(place.position, ENTRY_HEADER_BYTES)
+        return bytes(HEADER.unpack(data)[10]) if len(data) == ENTRY_HEADER_BYTES else None
+
+    commit = (contents.base.index, contents.base.chain)
+    if chain(replay.commit_index) == replay.commit_chain:
+        commit = max(commit, (replay.commit_index, replay.commit_chain))
+    live = []
+    for segment, start, stop in replay.live():
+        first, last = _bounds(contents, segment, start, stop)
+        live.append(
+            LiveRange(
+                segment,
+                names[segment],
+                start,
+                stop,
+                first,
+                last,
+                chain(Index(first - 1)),
+                layout.incarnation,
+            )
+        )
+    newest = walk.last
+    condition = walk.condition
+    if condition is Condition.OK and replay.problems:
+        condition = Condition.DAMAGED
+    return Replica(
+        incarnation=layout.incarnation,
+        condition=condition,
+        problems=(*problems, *walk.amnesia, *walk.problems, *replay.problems),
+        tail_cut=walk.tail_cut,
+        term=newest.term if newest else Term(0),
+        vote=newest.vote if newest else ReplicaId(0),
+        first_index=entries.first_index,
+        last_index=entries.last_index,
+        last_chain=newest.last_chain if newest else GENESIS,
+        commit_index=commit[0],
+        commit_chain=commit[1],
+        ranges=tuple(live),
+        segments=tuple(name for _, name in sorted(names.items()) if is_segment(name)),
+        snapshots=snapshots,
+    )
+
+
+def _bounds(contents: Contents, segment: int, start: int, stop: int) -> tuple[Index, Index]:
+    """First and last index of a live range."""
+    entries = contents.entries
+    last = entries.index_at(segment, stop - 1)
+    assert last is not None, "a live range holds an entry"
+    before = entries.index_at(segment, start)
+    if before is not None:
+        return Index(before + 1), last
+    return next(index for index, run in entries.runs() if run == segment), last
+
+
+def _snapshots(
+    names: Sequence[str], open_file: OpenFile, incarnation: int
+) -> tuple[StoredSnapshot, ...]:
+    found = []
+    for name in sorted(names):
+        index = index_of(name)
+        if index is None:
+            continue
+        try:
+            with closing(open_file(name)) as file:
+                meta, position = read_header(file, incarnation)
+                for _ in body_slices(file, position):
+                    pass
+            found.append(StoredSnapshot(index, meta, ""))
+        except (Corrupted, OSError) as error:
+            found.append(StoredSnapshot(index, None, str(error)))
+    return tuple(found)
+
+
+def entries_in(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:
+    """The entries of a live range, in order, each with whether its chain proves it.
+
+    A unit that no longer verifies is left out; the entry behind it is then not proved.
+    """
+    seed = seed_of(live.incarnation, live.segment)
+    previous = live.previous_chain
+    for header, body in Scanner(file, seed, start=live.start, stop=live.stop, partial=True):
+        if body is None:
+            previous = None
+            continue
+        view = memoryview(body)
+        for record in records(view):
+            position = header.position + UNIT_HEADER_BYTES + record.offset
+            if record.kind >= TRUNCATE or position >= live.stop:
+                continue
+            entry = parse(record.data)
+            proved = previous is not None and verify(entry, previous)
+            previous = entry.chain
+            yield FoundEntry(entry, live.segment, position, proved)
+
+
+def units_in(file: OfflineFile, *, incarnation: int, segment: int) -> Iterator[Found]:
+    """Every unit with a valid header in a segment, dead ones included; for inspection."""
+    seed = seed_of(incarnation, segment)
+    yield from Scanner(file, seed, start=SEGMENT_HEADER_BYTES, stop=None)

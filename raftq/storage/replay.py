@@ -1,0 +1,185 @@
+"""What the units of a log add up to: positions of entries and batches, base, commit mark.
+
+Fed with units in order by recovery, and with what it has just written by the running log. It
+compares what a unit's header says of the log's end with what its records make of it.
+"""
+
+from dataclasses import dataclass, field
+
+from raftq.errors import Corrupted
+from raftq.ids import Index, Micros, Term
+from raftq.raft.entry import ENTRY_HEADER_BYTES, GENESIS, HEADER
+from raftq.raft.membership import Membership
+from raftq.raft.ready import SnapshotMeta
+from raftq.storage.index import BatchIndex, EntryIndex
+from raftq.storage.index_file import SealedIndex, Voided
+from raftq.storage.unit import (
+    RESET,
+    TRUNCATE,
+    UNIT_HEADER_BYTES,
+    Record,
+    UnitHeader,
+    decode_reset,
+    decode_truncate,
+    records,
+)
+
+NO_BASE = SnapshotMeta(Index(0), Term(0), GENESIS, Micros(0), Membership(()))
+
+
+@dataclass(slots=True)
+class Contents:
+    """The log as an index: where everything lies that is not truncated or compacted away."""
+
+    entries: EntryIndex = field(default_factory=EntryIndex)
+    batches: BatchIndex = field(default_factory=BatchIndex)
+    base: SnapshotMeta = NO_BASE
+    """What the first entry follows: the last Reset."""
+
+    def reset(self, meta: SnapshotMeta) -> None:
+        self.base = meta
+        self.entries.reset(meta.index, meta.term)
+        self.batches.clear()
+
+    def truncate(self, start: Index) -> None:
+        for index in range(start, self.entries.last_index + 1):
+            place = self.entries.place(Index(index))
+            if place is not None:
+                self.batches.truncate(place.segment, place.position)
+                break
+        self.entries.truncate(start)
+
+    def add_sealed(self, segment: int, sealed: SealedIndex) -> bool:
+        """A whole segment from its index; False when that does not fit behind what is there."""
+        voided = sealed.voided
+        if voided.reset is None and voided.truncate_from:
+            if voided.truncate_from <= self.base.index:
+                return False
+            self.truncate(voided.truncate_from)
+        elif voided.reset is not None:
+            self.reset(voided.reset)
+        if sealed.entries.first_index != self.entries.last_index + 1:
+            return False
+        self.entries.extend(segment, sealed.entries)
+        for run in sealed.batches:
+            self.batches.extend(segment, run)
+        return True
+
+
+class Replay:
+    """Applies whole units to `contents`; problems are sentences, not exceptions."""
+
+    def __init__(self) -> None:
+        self.contents = Contents()
+        self.problems: list[str] = []
+        self.commit_index = Index(0)
+        self.commit_chain = GENESIS
+        self.voided = Voided()
+        """By the units since `begin_segment`."""
+        self._last_chain: bytes | None = GENESIS
+        self._after_gap = False
+
+    def begin_segment(self) -> None:
+        self.voided = Voided()
+
+    def accept_sealed(self, segment: int, sealed: SealedIndex) -> None:
+        """A sealed segment, all of it. The index has verified and joins what was accepted."""
+        truncate_from = sealed.voided.truncate_from
+        if truncate_from and truncate_from <= self.commit_index:
+            self.problems.append(
+                f"segment {segment} truncates from {truncate_from}, committed before"
+            )
+        elif not self.contents.add_sealed(segment, sealed):
+            self.problems.append(f"segment {segment} does not follow entry {self._last_index}")
+            self._after_gap = True
+        header = sealed.last
+        self._last_chain = header.last_chain
+        self._compare(segment, header)
+        self._note_mark(header)
+
+    @property
+    def _last_index(self) -> Index:
+        return self.contents.entries.last_index
+
+    def gap(self) -> None:
+        """Units are missing here. What was not committed may have been truncated in them."""
+        certain = max(self.commit_index, self.contents.base.index)
+        self.contents.truncate(Index(certain + 1))
+        self._after_gap = True
+
+    def accept(self, segment: int, header: UnitHeader, body: bytes) -> None:
+        position = header.position + UNIT_HEADER_BYTES
+        try:
+            for record in records(memoryview(body)):
+                if record.kind == TRUNCATE:
+                    self._truncate(decode_truncate(record.data), header.number)
+                elif record.kind == RESET:
+                    meta = decode_reset(record.data)
+                    self.contents.reset(meta)
+                    self.voided.note_reset(meta)
+                    self._last_chain = meta.chain
+                    self._after_gap = False
+                elif record.kind < TRUNCATE:
+                    self._entry(record, segment, position + record.offset, header)
+                else:
+                    raise Corrupted(f"a record has the unknown kind {record.kind}")
+        except Corrupted as error:
+            self.problems.append(f"unit {header.number} is not understood: {error}")
+            self._after_gap = True
+        self._compare(segment, header)
+        self._note_mark(header)
+
+    def _note_mark(self, header: UnitHeader) -> None:
+        if header.commit_index > self.commit_index:
+            self.commit_index = header.commit_index
+            self.commit_chain = header.commit_chain
+
+    def _truncate(self, start: Index, number: int) -> None:
+        if start <= max(self.commit_index, self.contents.base.index):
+            self.problems.append(
+                f"unit {number} truncates from {start}, but {self.commit_index} is committed"
+            )
+            return
+        self.voided.note_truncate(start)
+        if start <= self.contents.entries.last_index:
+            self.contents.truncate(start)
+            # The chain of the entry before is not at hand; the header states it.
+            self._last_chain = None
+
+    def _entry(self, record: Record, segment: int, position: int, header: UnitHeader) -> None:
+        if len(record.data) < ENTRY_HEADER_BYTES:
+            raise Corrupted(f"an entry has {len(record.data)} bytes")
+        fields = HEADER.unpack_from(record.data)
+        index, term = Index(fields[5]), Term(fields[6])
+        entries = self.contents.entries
+        if index != entries.last_index + 1:
+            if not self._after_gap:
+                self.problems.append(
+                    f"unit {header.number} holds entry {index}, expected {entries.last_index + 1}"
+                )
+            if index <= entries.last_index:
+                self.contents.truncate(max(index, entries.first_index))
+            entries.skip_to(Index(index - 1), segment, header.position)
+        self._after_gap = False
+        entries.append(term, segment, position, len(record.data))
+        self.contents.batches.add_entry(record.data, segment, position)
+        self._last_chain = fields[10]
+
+    def _compare(self, segment: int, header: UnitHeader) -> None:
+        """The header's end of the log against the recomputed one; behind a gap the header is right."""
+        entries = self.contents.entries
+        last = entries.last_index
+        chain = header.last_chain if self._last_chain is None else self._last_chain
+        self._last_chain = header.last_chain
+        recomputed = (last, entries.term(last), chain)
+        if recomputed == (header.last_index, header.last_term, header.last_chain):
+            return
+        if not self._after_gap:
+            self.problems.append(
+                f"unit {header.number} says the log ends at {header.last_index}, term "
+                f"{header.last_term}; its records say {last}, term {recomputed[1]}"
+            )
+        if header.last_index < last:
+            self.contents.truncate(Index(max(header.last_index, self.contents.base.index) + 1))
+        entries.skip_to(header.last_index, segment, header.position)
+        self._after_gap = True
