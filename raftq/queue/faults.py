@@ -1,0 +1,14 @@
+"""Known bugs, switched on by the simulator alone, to prove that its checkers see them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class Faults:
+    """Which bugs are there; in production none."""
+
+    duplicate_answered_early: bool = False
+    """A duplicate of an original still in flight is answered at once: the answer may be a lie."""
+
+
+NO_FAULTS = Faults()

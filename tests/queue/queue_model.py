@@ -1,0 +1,399 @@
+"""A model of a queue that keeps every message by itself, and a machine beside it.
+
+`Both` does each command in both and compares the replies; `check` compares every message. `ACTIONS`
+says how arguments are chosen, for a search as for a random walk.
+"""
+
+from dataclasses import dataclass, field
+
+from queue_world import DEFAULT, QUEUE, SECOND, Client, World, offsets
+
+from raftq.errors import QueueFull, RaftqError
+from raftq.queue import commands
+from raftq.queue.replies import Published
+
+LIMIT, VISIBILITY, MAX_MESSAGES, MAX_BYTES = 2, 10 * SECOND, 24, 100
+NAMES = (DEFAULT, "billing")
+OPEN = ("ready", "delayed", "in_flight")
+
+
+@dataclass
+class Message:
+    """One message in one subscription."""
+
+    offset: int
+    size: int
+    state: str = "ready"
+    count: int = 0
+    failures: int = 0
+    due: int = 0
+    delivery: int = 0
+    reason: str = ""
+
+
+@dataclass
+class Held:
+    """One delivery."""
+
+    client: int
+    name: str
+    deadline: int
+    visibility: int
+    postponed: bool = False
+
+
+@dataclass
+class Model:
+    """All messages, by subscription and offset, and all deliveries that hold something."""
+
+    messages: dict = field(default_factory=lambda: {DEFAULT: {}})
+    deliveries: dict = field(default_factory=dict)
+    next_offset: int = 0
+
+    def publish(self, sizes):
+        for size in sizes:
+            for messages in self.messages.values():
+                messages[self.next_offset] = Message(self.next_offset, size)
+            self.next_offset += 1
+
+    def room(self, sizes):
+        open_sizes = {
+            message.offset: message.size
+            for messages in self.messages.values()
+            for message in messages.values()
+            if message.state in OPEN
+        }
+        messages, size = len(open_sizes) + len(sizes), sum(open_sizes.values()) + sum(sizes)
+        return messages <= MAX_MESSAGES and size <= MAX_BYTES
+
+    def first_needed(self):
+        needed = [
+            message.offset
+            for messages in self.messages.values()
+            for message in messages.values()
+            if message.state in {*OPEN, "dead"}
+        ]
+        return min(needed, default=self.next_offset)
+
+    def receive(self, name, messages, size):
+        ready = [found for found in self.messages[name].values() if found.state == "ready"]
+        ready.sort(key=lambda message: (message.count == 0, message.offset))
+        taken = []
+        for message in ready[:messages]:
+            if taken and sum(found.size for found in taken) + message.size > size:
+                break
+            taken.append(message)
+            if message.size > size:
+                break
+        return taken
+
+    def held(self, delivery):
+        name = self.deliveries[delivery].name if delivery in self.deliveries else DEFAULT
+        return {
+            message.offset: message
+            for message in self.messages[name].values()
+            if message.state == "in_flight" and message.delivery == delivery
+        }
+
+    def drop_empty(self):
+        self.deliveries = {d: held for d, held in self.deliveries.items() if self.held(d)}
+
+    def back(self, message, *, fails, due=0):
+        message.failures += fails
+        if fails and message.failures >= LIMIT:
+            message.state, message.reason = "dead", "delivery_limit"
+        elif due:
+            message.state, message.due = "delayed", due
+        else:
+            message.state = "ready"
+
+    def pass_time(self, now):
+        for delivery, held in self.deliveries.items():
+            if held.deadline <= now:
+                for message in self.held(delivery).values():
+                    self.back(message, fails=True)
+        for messages in self.messages.values():
+            for message in messages.values():
+                if message.state == "delayed" and message.due <= now:
+                    message.state = "ready"
+        self.drop_empty()
+
+
+def states_of(subscription, next_offset):
+    """(offset, state, count, failures, due or delivery or reason) of every message of the machine."""
+    rows = [(offset, "ready", 0, 0, 0) for offset in range(subscription.next_new, next_offset)]
+    for span in subscription.waiting:
+        rows += [(at, "ready", span.delivery_count, span.failures, 0) for at in offsets(span)]
+    for due, span in subscription.delayed:
+        rows += [(at, "delayed", span.delivery_count, span.failures, due) for at in offsets(span)]
+    for delivery, flight in subscription.in_flight.items():
+        for span in flight.held:
+            past = (span.delivery_count, span.failures)
+            rows += [(at, "in_flight", *past, delivery) for at in offsets(span)]
+    for span in subscription.dead:
+        rows += [(at, "dead", span.delivery_count, None, span.reason) for at in offsets(span)]
+    assert len({row[0] for row in rows}) == len(rows), "a message is in two states"
+    finished = set(offsets(*subscription.finished))
+    assert finished - {row[0] for row in rows if row[1] == "dead"} == (
+        set(range(subscription.start, next_offset)) - {row[0] for row in rows}
+    )
+    return sorted(rows)
+
+
+def states_in(messages):
+    rows = []
+    for message in messages.values():
+        last = {"delayed": message.due, "in_flight": message.delivery, "dead": message.reason}
+        if message.state in {*OPEN, "dead"}:
+            failures = None if message.state == "dead" else message.failures
+            row = (message.state, message.count, failures, last.get(message.state, 0))
+            rows.append((message.offset, *row))
+    return sorted(rows)
+
+
+class Both:
+    """The machine and the model: each method does one command in both and compares the replies."""
+
+    def __init__(self):
+        self.world = World(
+            delivery_limit=LIMIT,
+            visibility_timeout=10,
+            max_messages=MAX_MESSAGES,
+            max_bytes=MAX_BYTES,
+        )
+        self.clients = [Client(self.world) for _ in range(3)]
+        self.model = Model()
+        self.seen = []
+
+    def publish(self, sizes):
+        reply = self.world.publish(bodies=[b"x" * size for size in sizes])
+        if self.model.room(sizes):
+            assert reply == Published(self.model.next_offset, len(sizes), duplicate=False)
+            self.model.publish(sizes)
+        else:
+            assert isinstance(reply, QueueFull)
+
+    def receive(self, client, name, messages, size):
+        reply = self.clients[client].receive(messages, subscription=name, max_bytes=size)
+        if name not in self.model.messages:
+            assert isinstance(reply, RaftqError)
+            return
+        taken = self.model.receive(name, messages, size)
+        assert len(reply) == bool(taken)
+        if not taken:
+            return
+        (delivery,) = reply
+        got = [
+            (offset, found.delivery_count)
+            for found in delivery.ranges
+            for offset in range(found.start, found.stop)
+        ]
+        assert got == [(message.offset, message.count + 1) for message in taken]
+        for message in taken:
+            message.state, message.delivery = "in_flight", delivery.delivery
+            message.count += 1
+        deadline = self.world.now + VISIBILITY
+        assert delivery.deadline == deadline
+        self.model.deliveries[delivery.delivery] = Held(client, name, deadline, VISIBILITY)
+        self.seen.append(delivery)
+
+    def choose(self, which, low, length):
+        """A delivery that was seen some time, and a range about it."""
+        delivery = self.seen[-1 - which % min(len(self.seen), 6)]
+        first, last = delivery.ranges[0].start, delivery.ranges[-1].stop
+        start = first + low % (last - first + 1)
+        chosen = range(start, start + 1 + length % 6)
+        held = self.model.held(delivery.delivery)
+        stale = [offset for offset in chosen if offset not in held]
+        return delivery, chosen, [held[offset] for offset in chosen if offset in held], stale
+
+    def settled(self, reply, stale):
+        assert [offset for *_, start, stop in reply.stale for offset in range(start, stop)] == stale
+        self.model.drop_empty()
+
+    def ack(self, client, which, low, length):
+        delivery, chosen, messages, stale = self.choose(which, low, length)
+        reply = self.clients[client].ack(delivery, (chosen.start, chosen.stop))
+        for message in messages:
+            message.state = "settled"
+        self.settled(reply, stale)
+
+    def nack(self, which, low, length, delay, counts, reject):
+        delivery, chosen, messages, stale = self.choose(which, low, length)
+        ranges = (chosen.start, chosen.stop)
+        options = {"delay_us": delay, "count": counts, "reject": reject}
+        reply = self.clients[0].nack(delivery, ranges, **options)
+        for message in messages:
+            if reject:
+                message.state, message.reason = "dead", "rejected"
+            else:
+                due = self.world.now + delay if delay else 0
+                self.model.back(message, fails=counts, due=due)
+        self.settled(reply, stale)
+
+    def extend(self, which, low, length, visibility):
+        delivery, chosen, messages, stale = self.choose(which, low, length)
+        ranges = (chosen.start, chosen.stop)
+        reply = self.clients[1].extend(delivery, ranges, visibility_us=visibility)
+        if messages:
+            held = self.model.deliveries[delivery.delivery]
+            if self.world.now + visibility > held.deadline:
+                held.deadline, held.visibility = self.world.now + visibility, visibility
+        self.settled(reply, stale)
+
+    def pass_time(self, seconds):
+        self.world.tick(seconds)
+        self.model.pass_time(self.world.now)
+
+    def change_leader(self, gap):
+        self.world.change_leader(gap)
+        for held in self.model.deliveries.values():
+            floor = self.world.now + min(held.visibility, 5 * SECOND, gap)
+            if gap and not held.postponed and floor > held.deadline:
+                held.deadline, held.postponed = floor, True
+
+    def release(self, client, goodbye):
+        self.clients[client].release(goodbye=goodbye)
+        for delivery, held in self.model.deliveries.items():
+            if held.client == client:
+                for at, message in enumerate(self.model.held(delivery).values()):
+                    self.model.back(message, fails=not goodbye and at == 0)
+        self.model.drop_empty()
+        if goodbye:
+            self.clients[client] = Client(self.world)
+
+    def subscribe(self, latest):
+        start = self.world.subscribe("billing", "latest" if latest else "earliest").start
+        if "billing" not in self.model.messages:
+            assert start == (self.model.next_offset if latest else self.model.first_needed())
+            self.model.messages["billing"] = {
+                offset: Message(offset, message.size)
+                for offset, message in self.model.messages[DEFAULT].items()
+                if offset >= start
+            }
+
+    def unsubscribe(self):
+        self.world.operate(commands.encode_unsubscribe, subscription="billing")
+        self.model.messages.pop("billing", None)
+        self.model.deliveries = {
+            d: held for d, held in self.model.deliveries.items() if held.name == DEFAULT
+        }
+
+    def purge(self, name, dead):
+        reply = self.world.operate(commands.encode_purge, subscription=name, dead=dead)
+        wanted = {"dead"} if dead else {"ready", "delayed"}
+        found = [
+            message
+            for message in self.model.messages.get(name, {}).values()
+            if message.state in wanted
+        ]
+        assert isinstance(reply, RaftqError) or reply.count == len(found)
+        for message in found:
+            message.state = "discarded"
+
+    def redrive(self, name, reason, limit):
+        options = {"subscription": name, "reason": reason, "limit": limit}
+        reply = self.world.operate(commands.encode_redrive, **options)
+        found = [
+            message
+            for message in self.model.messages.get(name, {}).values()
+            if message.state == "dead" and reason in {"", message.reason}
+        ]
+        found = found[: limit or None]
+        for message in found:
+            message.state = "ready"
+        if not isinstance(reply, RaftqError):
+            assert offsets(*reply.ranges) == [message.offset for message in found]
+            for message in found:
+                message.failures = 0
+        else:
+            full = isinstance(reply, QueueFull)
+            assert full == (name in self.model.messages)
+            assert not full or not self.model.room([])
+            for message in found:
+                message.state = "dead"
+
+    def every_message_is_where_the_model_has_it(self):
+        partition = self.world.machine._state.partitions[QUEUE, 0]
+        assert list(partition.subscriptions) == list(self.model.messages)
+        for name, messages in self.model.messages.items():
+            subscription = partition.subscriptions[name]
+            assert states_of(subscription, partition.next_offset) == states_in(messages)
+        stats = self.world.partition()
+        assert stats.first_offset == self.model.first_needed()
+        open_sizes = {
+            message.offset: message.size
+            for messages in self.model.messages.values()
+            for message in messages.values()
+            if message.state in OPEN
+        }
+        assert stats.messages == len(open_sizes)
+        assert stats.message_bytes == sum(open_sizes.values())
+
+    def every_delivery_is_held_by_its_session(self):
+        for number, client in enumerate(self.clients):
+            held = [d for d, found in self.model.deliveries.items() if found.client == number]
+            assert list(self.world.machine.held_by(client.session)) == held
+        partition = self.world.machine._state.partitions[QUEUE, 0]
+        deadlines = {
+            delivery: flight.deadline
+            for subscription in partition.subscriptions.values()
+            for delivery, flight in subscription.in_flight.items()
+        }
+        assert deadlines == {d: held.deadline for d, held in self.model.deliveries.items()}
+
+    def check(self):
+        self.every_message_is_where_the_model_has_it()
+        self.every_delivery_is_held_by_its_session()
+
+
+def choice(choose):
+    """Of a delivery and some of its messages."""
+    return {"which": choose(range(6)), "low": choose(range(20)), "length": choose(range(6))}
+
+
+def wanted(choose):
+    return {
+        "client": choose(range(3)),
+        "name": choose([DEFAULT, DEFAULT, "billing"]),
+        "messages": choose(range(1, 13)),
+        "size": choose([1, 40, 10_000, 10_000]),
+    }
+
+
+def sizes(choose):
+    return {"sizes": [choose(range(31)) for _ in range(choose(range(1, 9)))]}
+
+
+def nacked(choose):
+    return {
+        **choice(choose),
+        "delay": choose([0, 0, SECOND, 15 * SECOND]),
+        "counts": choose([True, True, False]),
+        "reject": choose([False, False, False, True]),
+    }
+
+
+ACTIONS = {
+    # name: (how often in a random walk, arguments)
+    "publish": (20, sizes),
+    "receive": (20, wanted),
+    "ack": (12, lambda choose: {"client": choose(range(3)), **choice(choose)}),
+    "nack": (15, nacked),
+    "extend": (5, lambda choose: {**choice(choose), "visibility": choose([SECOND, 20 * SECOND])}),
+    "pass_time": (10, lambda choose: {"seconds": choose([0, 0.5, 1, 3, 9, 20])}),
+    "change_leader": (2, lambda choose: {"gap": choose([0, 1, 4, 60]) * SECOND}),
+    "release": (3, lambda choose: {"client": choose(range(3)), "goodbye": choose([True, False])}),
+    "subscribe": (3, lambda choose: {"latest": choose([True, False])}),
+    "unsubscribe": (1, lambda _: {}),
+    "purge": (2, lambda choose: {"name": choose(NAMES), "dead": choose([True, False])}),
+    "redrive": (
+        5,
+        lambda choose: {
+            "name": choose([DEFAULT, DEFAULT, "billing"]),
+            "reason": choose(["", "rejected"]),
+            "limit": choose(range(4)),
+        },
+    ),
+}
+NEEDS_A_DELIVERY = ("ack", "nack", "extend")
