@@ -1,0 +1,147 @@
+"""What calls take besides their subject, and how people's times become microseconds.
+
+Durations are given in seconds; moments in seconds since 1970, or as an aware `datetime`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+from raftq.client.outgoing import PLAIN, Extras
+from raftq.client.ports import SECOND_US
+from raftq.errors import InvalidArgument
+
+Moment = float | datetime
+
+ACKS: Final = "quorum"
+PRIORITY_MAX: Final = 255
+_MOMENT_US_MAX: Final = 1 << 62
+
+
+class MessageOptions(TypedDict, total=False):
+    """Options of one message."""
+
+    delay: float
+    deliver_at: Moment | None
+    ttl: float
+    priority: int
+    dedup_id: str | bytes | None
+    timestamp: Moment | None
+    acks: str
+
+
+class ManyOptions(TypedDict, total=False):
+    """Options of many messages: one value for all, or a list with one for each."""
+
+    delay: float | list[float]
+    deliver_at: Moment | list[Moment | None] | None
+    ttl: float | list[float]
+    priority: int | list[int]
+    dedup_id: list[str | bytes | None] | None
+    timestamp: Moment | list[Moment | None] | None
+    acks: str
+
+
+class QueueOptions(TypedDict, total=False):
+    """What a queue can be told to be; durations in seconds, None for "no limit"."""
+
+    partitions: int
+    min_partitions: int
+    max_partitions: int
+    retain: str
+    retain_seconds: float
+    retain_bytes: int
+    audit_retention: float
+    visibility_timeout: float
+    max_handling_time: float | None
+    delivery_limit: int | None
+    dead_letter_queue: str | None
+    message_ttl: float | None
+    delay: float
+    priorities: int
+    ordering: str
+    reorder_window: float
+    dedup_window: float
+    max_message_bytes: int
+    max_messages: int | None
+    max_bytes: int | None
+    overflow: str
+    compression: str | None
+    encrypted: bool
+    backoff: float | None
+    colocate_with: str | None
+    dedicated: bool
+    protected: bool
+    labels: dict[str, str]
+
+
+def duration_us(seconds: float, name: str) -> int:
+    """Raises: InvalidArgument."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _MOMENT_US_MAX / SECOND_US:
+        raise InvalidArgument(f"{name} is in seconds and not negative, not {seconds!r}")
+    return round(seconds * SECOND_US)
+
+
+def moment_us(moment: Moment | None, name: str) -> int:
+    """Microseconds since 1970; 0 for None.
+
+    Raises: InvalidArgument.
+    """
+    if moment is None:
+        return 0
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise InvalidArgument(f"{name} needs a time zone: use datetime.now(UTC)")
+        moment = moment.timestamp()
+    return duration_us(moment, name)
+
+
+def check_acks(acks: object) -> None:
+    """Raises: InvalidArgument."""
+    if acks != ACKS:
+        raise InvalidArgument(f"acks={acks!r} is not available in this version, only {ACKS!r}")
+
+
+def check_names(options: Mapping[str, object], known: type) -> None:
+    """Whether all options are known: a misspelt one must not be ignored.
+
+    Raises: InvalidArgument.
+    """
+    names = known.__annotations__
+    for name in options:
+        if name not in names:
+            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(names)}")
+
+
+def read_options(options: Mapping[str, Any]) -> tuple[Extras, int, int]:
+    """The extras of a message, its delay and its time to live.
+
+    Raises: InvalidArgument.
+    """
+    check_names(options, MessageOptions)
+    check_acks(options.get("acks", ACKS))
+    priority = options.get("priority", 0)
+    if not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
+        raise InvalidArgument(f"priority is 0 to {PRIORITY_MAX}, not {priority!r}")
+    dedup = options.get("dedup_id")
+    extras = Extras(
+        moment_us(options.get("timestamp"), "timestamp"),
+        moment_us(options.get("deliver_at"), "deliver_at"),
+        priority,
+        dedup.encode() if isinstance(dedup, str) else dedup,
+    )
+    delay_us = duration_us(options.get("delay", 0.0), "delay")
+    ttl_us = duration_us(options.get("ttl", 0.0), "ttl")
+    return (PLAIN if extras == PLAIN else extras), delay_us, ttl_us
+
+
+def each(value: object, count: int, name: str) -> Sequence[Any] | None:
+    """A list of one value per message, or None where one value is meant for all.
+
+    Raises: InvalidArgument.
+    """
+    if not isinstance(value, list | tuple):
+        return None
+    if len(value) != count:
+        raise InvalidArgument(f"{name} has {len(value)} items for {count} messages")
+    return value

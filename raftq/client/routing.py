@@ -1,0 +1,301 @@
+"""Which node leads what, and the connections to the nodes.
+
+What is known comes from the metadata of any node and is a guess: every node forwards what it does
+not lead, so a wrong guess costs a hop and never an error. A node that redirects says whom it
+believes in; a connection that breaks takes its node's leaderships along.
+
+Rules:
+
+1. One connection per address, opened once however many ask for it.
+2. An address that refused, or knew of no leader, is left alone for a moment, if there is another one.
+3. Metadata is asked for when something is not known or turned out wrong, by one asker at a time,
+   and not more often than every `REFRESH_PAUSE_US`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
+
+from raftq.client.connection import Connection, open_connection
+from raftq.client.ports import Outside
+from raftq.client.retry import Patience
+from raftq.client.url import Address, Servers
+from raftq.errors import ConnectionFailed, ProtocolError, QueueNotFound, RaftqError
+from raftq.ids import GroupId, Partition, QueueId
+from raftq.limits import DEFAULT_MESSAGE_BYTES
+from raftq.wire.control import check_queue_name
+from raftq.wire.errors import Moved, NotLeader, WireError
+from raftq.wire.handshake import VERSIONS, Hello
+
+Result = TypeVar("Result")
+
+REFRESH_PAUSE_US: Final = 50_000
+AVOID_US: Final = 1_000_000
+CLUELESS_US: Final = 500_000
+
+
+class QueueInfo(NamedTuple):
+    """What a client needs to know of a queue: `groups[p]` hosts partition p."""
+
+    name: str
+    id: QueueId
+    groups: tuple[GroupId, ...]
+    config: dict[str, Any]
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.config.get("max_message_bytes") or DEFAULT_MESSAGE_BYTES)
+
+    @property
+    def visibility_us(self) -> int:
+        return int(self.config.get("visibility_timeout_us") or 30_000_000)
+
+    @property
+    def max_handling_us(self) -> int:
+        return int(self.config.get("max_handling_time_us") or 0)
+
+    def by_group(self) -> dict[GroupId, tuple[Partition, ...]]:
+        """The partitions that each group hosts, groups in the order of their first partition."""
+        found: dict[GroupId, tuple[Partition, ...]] = {}
+        for partition, group in enumerate(self.groups):
+            found[group] = (*found.get(group, ()), Partition(partition))
+        return found
+
+
+class Router:
+    """Connections and cached metadata of one client."""
+
+    def __init__(self, outside: Outside, servers: Servers, name: str) -> None:
+        self.outside = outside
+        self.is_closed = False
+        self._servers = servers
+        self._hello = Hello(VERSIONS, (), name, servers.user)
+        self._connections: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._avoid_until: dict[Address, int] = {}
+        self._clueless_until: dict[Address, int] = {}
+        """Nodes that knew of no leader: cut off, perhaps, while others have elected one."""
+        self._asked: Address | None = None
+        """Whom a request for any node went to last."""
+        self._addresses: dict[str, Address] = {}
+        self._leaders: dict[GroupId, str] = {}
+        self._queues: dict[str, QueueInfo] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_at: int | None = None
+
+    # --- Connections -------------------------------------------------------------------------
+
+    def open_to(self, group: GroupId) -> Connection | None:
+        """The open connection to the group's leader, if both are known."""
+        leader = self._leaders.get(group)
+        if leader is None:
+            return None
+        connection = self._connections.get(self._addresses.get(leader, Address("", 0)))
+        return connection if connection is not None and connection.is_open else None
+
+    async def to_leader(self, group: GroupId) -> Connection:
+        """A connection to the group's leader, or to any node if that is not to be had.
+
+        Raises: ConnectionFailed (not_applied), and what a handshake is refused with.
+        """
+        connection = self.open_to(group)
+        if connection is not None:
+            return connection
+        if group not in self._leaders:
+            await self._refresh()
+        address = self._addresses.get(self._leaders.get(group, ""))
+        if address is not None and not self._is_avoided(address):
+            try:
+                return await self._open(address)
+            except ConnectionFailed:
+                self._leaders.pop(group, None)
+        return await self.to_any()
+
+    async def to_any(self) -> Connection:
+        """A connection to some node; raises as `to_leader` does."""
+        now = self.outside.clock.monotonic()
+        clueless = [address for address, until in self._clueless_until.items() if until > now]
+        for address, connection in self._connections.items():
+            if connection.is_open and address not in clueless:
+                self._asked = address
+                return connection
+        known = dict.fromkeys((*self._servers.addresses, *self._addresses.values()))
+        candidates = [each for each in known if not self._is_avoided(each) and each not in clueless]
+        candidates = candidates or list(known)
+        failures = []
+        while candidates:
+            address = candidates.pop(self.outside.entropy.below(len(candidates)))
+            self._asked = address
+            try:
+                return await self._open(address)
+            except ConnectionFailed as error:
+                failures.append(str(error))
+        raise ConnectionFailed(f"no node could be reached: {'; '.join(failures)}")
+
+    async def _open(self, address: Address) -> Connection:
+        if self.is_closed:
+            raise ConnectionFailed("the client is closed")
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            # A task of its own: whoever asked first may be cancelled without harm to the others.
+            opening = asyncio.get_running_loop().create_task(self._connect(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        return await asyncio.shield(opening)
+
+    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # Whoever waited has it; nobody may have.
+
+    async def _connect(self, address: Address) -> Connection:
+        try:
+            connection = await open_connection(
+                self.outside, address, self._hello, lambda: self._lost(address)
+            )
+        except RaftqError:
+            self._avoid_until[address] = self.outside.clock.monotonic() + AVOID_US
+            raise
+        self._avoid_until.pop(address, None)
+        self._connections[address] = connection
+        # The address that answered is better than an announced one, which may lie behind a wall.
+        self._addresses[connection.node] = address
+        return connection
+
+    def _lost(self, address: Address) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            gone = connection.node
+            for group in [group for group, node in self._leaders.items() if node == gone]:
+                del self._leaders[group]
+
+    def _is_avoided(self, address: Address) -> bool:
+        return self._avoid_until.get(address, 0) > self.outside.clock.monotonic()
+
+    async def close(self) -> None:
+        """Say goodbye everywhere."""
+        self.is_closed = True
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
+        # One pass of the loop, so that the goodbyes leave before it may be closed.
+        await asyncio.sleep(0)
+
+    # --- Metadata ----------------------------------------------------------------------------
+
+    def heard(self, group: GroupId, error: WireError) -> None:
+        """A request to the group failed: what that says about its leader."""
+        if isinstance(error, NotLeader):
+            if error.leader is not None:
+                self._leaders[group] = error.leader
+            else:
+                self._leaders.pop(group, None)
+                if self._asked is not None:
+                    now = self.outside.clock.monotonic()
+                    self._clueless_until[self._asked] = now + CLUELESS_US
+        elif isinstance(error, Moved):
+            self._queues.clear()
+        elif error.retriable:
+            self._leaders.pop(group, None)
+
+    def forget(self, queue: str) -> None:
+        """What was known of the queue turned out wrong."""
+        self._queues.pop(queue, None)
+
+    def is_known(self, queue: str) -> bool:
+        return queue in self._queues
+
+    async def queue(self, name: str, seconds: float) -> QueueInfo:
+        """What is known of a queue, asked for if need be.
+
+        Raises: QueueNotFound, InvalidQueueName, and what `call` raises.
+        """
+        known = self._queues.get(name)
+        if known is not None:
+            return known
+        check_queue_name(name)
+        reply = await self.call({"do": "metadata", "queue": name}, seconds)
+        self._learn(reply)
+        known = self._queues.get(name)
+        if known is None:
+            raise QueueNotFound(f"no queue is called {name!r}; create it first")
+        return known
+
+    async def call(
+        self, request: dict[str, Any], seconds: float, *, group: GroupId | None = None
+    ) -> dict[str, Any]:
+        """One CONTROL operation, tried until it is answered.
+
+        Raises: RaftqError.
+        """
+
+        async def attempt(patience: Patience) -> dict[str, Any]:
+            connection = await (self.to_any() if group is None else self.to_leader(group))
+            return await connection.control(request, patience.attempt())
+
+        return await self.until_answered(attempt, seconds, group=group)
+
+    async def until_answered(
+        self,
+        attempt: Callable[[Patience], Coroutine[Any, Any, Result]],
+        seconds: float,
+        *,
+        group: GroupId | None = None,
+    ) -> Result:
+        """Repeat an attempt that may be repeated, until it succeeds or the time is over."""
+        patience = Patience(self.outside, seconds)
+        while True:
+            try:
+                return await attempt(patience)
+            except (RaftqError, NotLeader, Moved) as error:
+                if group is not None:
+                    self.heard(group, error)
+                await patience.after(error)
+
+    async def _refresh(self) -> None:
+        """Learn who leads, unless that was asked a moment ago."""
+        now = self.outside.clock.monotonic()
+        if self._refreshed_at is not None and now - self._refreshed_at < REFRESH_PAUSE_US:
+            return
+        if self._refreshing is None:
+            self._refreshed_at = now
+            self._refreshing = asyncio.get_running_loop().create_task(self._ask())
+        await asyncio.shield(self._refreshing)
+
+    async def _ask(self) -> None:
+        try:
+            connection = await self.to_any()
+            self._learn(await connection.control({"do": "metadata"}, 1.0))
+        except (RaftqError, NotLeader, Moved):
+            pass  # A guess is missing: the request itself goes to any node, which forwards it.
+        finally:
+            self._refreshing = None
+
+    def _learn(self, reply: dict[str, Any]) -> None:
+        try:
+            for node in reply["nodes"]:
+                address = Address(node["host"], node["port"])
+                if self._addresses.get(node["name"]) not in self._connections:
+                    self._addresses[node["name"]] = address
+            for group in reply["groups"]:
+                if group["leader"] is not None:
+                    self._leaders[group["group"]] = group["leader"]
+                else:
+                    self._leaders.pop(group["group"], None)
+            for queue in reply["queues"]:
+                info = queue_info(queue)
+                self._queues[info.name] = info
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"metadata that cannot be read: {error}") from error
+
+
+def queue_info(queue: dict[str, Any]) -> QueueInfo:
+    """A queue as metadata describes it; raises KeyError and TypeError."""
+    groups = {each["partition"]: GroupId(each["group"]) for each in queue["partitions"]}
+    ordered = tuple(groups[Partition(number)] for number in range(len(groups)))
+    return QueueInfo(queue["name"], queue["id"], ordered, queue["config"])
