@@ -1,0 +1,73 @@
+"""Machine snapshots and machine digests, taken beside the group's work.
+
+A snapshot has one index: the machine yields it in slices, as it was when asked, and one slice is
+drawn per pass of the loop, so that nothing waits longer than a slice takes (about 5 ms). It counts
+only once it is durable; until then the older one and the log behind it are kept.
+
+A digest is taken at every multiple of `CHECKPOINT_ENTRIES`; leaders send theirs in heartbeats, and a
+replica whose digest differs at the same index has diverged.
+"""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from raftq.ids import Index
+from raftq.limits import CHECKPOINT_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES
+from raftq.raft import Entry, SnapshotMeta
+from raftq.storage.snapshots import SnapshotWriter
+
+if TYPE_CHECKING:
+    from raftq.host.group import Group
+
+
+class Snapshotter:
+    """Decides when, and draws the slices."""
+
+    def __init__(self, group: "Group", loop: AbstractEventLoop) -> None:
+        self._group = group
+        self._loop = loop
+        self._snapshot_index: Index = group.log.snapshot.index
+        self._bytes_since = 0
+        self._slices: Iterator[bytes] | None = None
+        self._writer: SnapshotWriter | None = None
+
+    def applied(self, entry: Entry) -> None:
+        """The machine has applied `entry`, and nothing after it."""
+        group = self._group
+        self._bytes_since += entry.size
+        if entry.index % CHECKPOINT_ENTRIES == 0:
+            group.raft.checkpoint(entry.index, group.machine.digest())
+        behind = entry.index - self._snapshot_index
+        if self._slices is None and (
+            behind >= SNAPSHOT_EVERY_ENTRIES or self._bytes_since >= SNAPSHOT_EVERY_BYTES
+        ):
+            self._begin(entry)
+
+    def _begin(self, last: Entry) -> None:
+        group = self._group
+        membership = group.raft.membership_at(last.index)
+        meta = SnapshotMeta(last.index, last.term, last.chain, last.log_time, membership)
+        self._slices = group.machine.snapshot()
+        self._writer = group.log.begin_snapshot(meta, self._durable)
+        self._snapshot_index = last.index
+        self._bytes_since = 0
+        self._loop.call_soon(self._draw)
+
+    def _draw(self) -> None:
+        assert self._slices is not None
+        assert self._writer is not None
+        if self._group.stopped:
+            return
+        piece = next(self._slices, None)
+        if piece is None:
+            self._writer.finish()
+            return
+        self._writer.write(piece)
+        self._loop.call_soon(self._draw)
+
+    def _durable(self) -> None:
+        self._slices = None
+        self._writer = None
+        if not self._group.stopped:
+            self._group.raft.compacted()

@@ -1,0 +1,446 @@
+"""One replica on this node: core, log and machine, joined by the ready loop.
+
+The order inside a turn is what the promises rest on:
+
+    admit -> propose -> write (and ask for the sync) -> send -> apply -> answer
+
+and, on a completed sync: release what waited for it -> commit -> apply -> answer -> next turn.
+
+This file knows nothing of sockets and queues: messages leave through `send`, replies through the
+proposer's callback.
+"""
+
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from raftq.env import Environment
+from raftq.errors import Busy, RaftqError, StorageFull
+from raftq.host.checkpoints import Snapshotter
+from raftq.host.observer import Observer
+from raftq.host.proposals import Done, Place, Proposal, Proposals, Redirect, tell
+from raftq.host.transfers import Transfers
+from raftq.host.witness import Witness
+from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
+from raftq.limits import (
+    ELECTION_MICROS_MAX,
+    ELECTION_MICROS_MIN,
+    HOLD_MICROS,
+    PENDING_BYTES_MAX,
+)
+from raftq.machine import Admission, Buffer, Machine, Meta
+from raftq.observability.logs import logger
+from raftq.raft import Entry, Message, NotLeader, Raft, Role
+from raftq.raft.entry import COMMANDS, NOOP, commands
+from raftq.raft.faults import NONE, Faults
+from raftq.storage.group_log import Condition, GroupLog
+
+_log = logger("raftq.host")
+
+
+class Group:
+    """One replica. Created by the host, which gives it messages, time and a way to send."""
+
+    def __init__(
+        self,
+        *,
+        group: GroupId,
+        replica: ReplicaId,
+        nodes: Mapping[ReplicaId, str],
+        log: GroupLog,
+        machine: Machine,
+        environment: Environment,
+        loop: AbstractEventLoop,
+        send: Callable[[str, GroupId, Message], None],
+        schedule: Callable[["Group"], None],
+        observer: Observer,
+        may_vote: bool = True,
+        faults: Faults = NONE,
+        witness: Witness | None = None,
+    ) -> None:
+        self.group = group
+        self.replica = replica
+        self.nodes = dict(nodes)
+        self.log = log
+        self.machine = machine
+        self.quarantined: str | None = None
+        self.leading = False
+        self.turn_wanted = False
+        self._clock = environment.clock
+        self._loop = loop
+        self._send = send
+        self._schedule = schedule
+        self._observer = observer
+        self._witness = witness
+        self._proposals = Proposals()
+        self._after: deque[tuple[WriteSeq, tuple[Message, ...]]] = deque()
+        self._persisted = log.state.last_write
+        self._admission: Admission | None = None
+        self._tick_in_flight = False
+        self._reads_asked: list[Done] = []
+        self._reads: list[tuple[Index, Done]] = []
+        self._effects: list[object] = []
+        self._amnesia_noted = not may_vote
+        self._hand_over_again_at = Micros(0)
+        self.stopped = False
+        if log.condition is Condition.DAMAGED:
+            self.quarantined = f"damaged: {'; '.join(log.damage)}"
+        self._restore()
+        self.snapshotter = Snapshotter(self, loop)
+        self._transfers = Transfers(self)
+        log.on_persisted = self._on_persisted
+        log.on_failure = self._on_failure
+        entropy = environment.entropy
+        self.raft = Raft(
+            replica=replica,
+            state=log.state,
+            log=log,
+            draw=entropy.below,
+            monotonic=self._clock.monotonic(),
+            wall=self._clock.wall(),
+            may_vote=may_vote and log.condition is Condition.OK,
+            faults=faults,
+        )
+        self.deadline: Micros = self._clock.monotonic()
+
+    def _restore(self) -> None:
+        """The machine begins anew from the newest snapshot, or empty where there is none."""
+        meta = self.log.snapshot
+        stored = self.log.read_snapshot()
+        if stored is not None:
+            assert stored[0].index == meta.index
+            self.machine.restore(stored[1])
+        self.applied_index = meta.index
+        self.applied_term = meta.term
+        self._applied_log_time = meta.log_time
+        if self._witness is not None:
+            self._witness.restored(self)
+
+    # --- What others ask for ------------------------------------------------------------------
+
+    @property
+    def persisted(self) -> WriteSeq:
+        """Every write up to this one is synced."""
+        return self._persisted
+
+    @property
+    def leader_node(self) -> str | None:
+        """The node that leads, as far as this replica knows."""
+        return self.nodes.get(self.raft.leader) if self.raft.leader != NOBODY else None
+
+    def redirect(self, *, applied: bool = False) -> RaftqError:
+        """What a proposer is told by a replica that does not lead."""
+        leader = self.leader_node
+        if leader == self.nodes.get(self.replica):
+            leader = None
+        return Redirect(leader, applied=applied)
+
+    def propose(self, header: bytes, body: Buffer, done: Done, *, reserve: bool = False) -> None:
+        """Have a command committed and applied; `done` hears exactly once.
+
+        `reserve`: it may use the disk's reserve, because it frees space or keeps the group alive.
+        """
+        if not self.leading or self.quarantined or self.stopped:
+            done(self.redirect(), None)
+            return
+        pending = self._proposals.pending_bytes
+        if pending and pending + len(header) + len(body) > PENDING_BYTES_MAX:
+            done(Busy("too much is waiting for the disk; slow down", retry_after=0.02), None)
+            return
+        if self.log.is_full and not reserve:
+            done(StorageFull("the leader's disk is full; free space or consume"), None)
+            return
+        self._proposals.add(Proposal(header, body, done), self._clock.monotonic())
+        self.want_turn()
+
+    def read(self, done: Done) -> None:
+        """Call `done` once the applied state is at least as new as any acknowledged command."""
+        if not self.leading or self.quarantined or self.stopped:
+            done(self.redirect(), None)
+            return
+        try:
+            self.raft.read_index(done)
+        except NotLeader:
+            done(self.redirect(), None)
+            return
+        self._reads_asked.append(done)
+        self.want_turn()
+
+    def step(self, message: Message) -> None:
+        """A peer's replica said something."""
+        if self.quarantined or self.stopped:
+            return
+        self._tell_time()
+        self.raft.step(message)
+        self.want_turn()
+
+    def want_turn(self) -> None:
+        if not self.turn_wanted and not self.stopped:
+            self.turn_wanted = True
+            self._schedule(self)
+
+    def link_lost(self, node: str) -> None:
+        self._on_link(node, self.raft.link_lost)
+
+    def link_up(self, node: str) -> None:
+        self._on_link(node, self.raft.link_up)
+
+    def _on_link(self, node: str, tell: Callable[[ReplicaId], None]) -> None:
+        if self.quarantined or self.stopped:
+            return
+        self._tell_time()
+        for replica, name in self.nodes.items():
+            if name == node and replica != self.replica:
+                tell(replica)
+                self.want_turn()
+
+    def transfer(self, node: str) -> None:
+        """Hand leadership to the replica on `node`, once it has caught up."""
+        for replica, name in self.nodes.items():
+            if name == node and replica != self.replica:
+                self._tell_time()
+                if self.raft.role is Role.LEADER:
+                    self.raft.transfer_leadership(replica)
+                self.want_turn()
+
+    def stop(self) -> None:
+        """Stop taking part; proposers hear that the outcome is unknown."""
+        if not self.stopped:
+            self.stopped = True
+            self._fail_waiting()
+            self.log.on_persisted = lambda _: None
+            self.log.on_failure = lambda _: None
+            try:
+                self.log.close()
+            except OSError as error:
+                # What was reported is safe; the other groups of the node must be closed too.
+                _log.error("log not closed", group=self.group, error=str(error))
+
+    # --- The turn -----------------------------------------------------------------------------
+
+    def _tell_time(self) -> None:
+        self.raft.tick(self._clock.monotonic(), self._clock.wall())
+
+    def turn(self) -> None:
+        """Do what there is to do; called by the host when a turn was wanted or is due."""
+        self.turn_wanted = False
+        if self.stopped or self.quarantined:
+            return
+        now = self._clock.monotonic()
+        self.raft.tick(now, self._clock.wall())
+        self.log.tick(now)
+        self._drain()
+        self._watch_role()
+        if self.leading:
+            self._mind_the_disk(now)
+            self._propose_tick()
+            self._append(now)
+        if self._effects:
+            effects, self._effects = self._effects, []
+            if self.leading:
+                self._observer.effects(self, effects)
+        if not self.raft.may_vote and not self._amnesia_noted:
+            self._amnesia_noted = True
+            self._observer.forgot(self)
+        if self.raft.diverged is not None and not self.quarantined:
+            self.quarantine(self.raft.diverged)
+        self._set_deadline(now)
+
+    def _set_deadline(self, now: Micros) -> None:
+        deadline = self.raft.next_deadline()
+        log_deadline = self.log.next_deadline()
+        if log_deadline is not None and log_deadline < deadline:
+            deadline = log_deadline
+        if self._proposals.is_pending:
+            hold = Micros(max(self._proposals.pending_since + HOLD_MICROS, now + 1_000))
+            deadline = min(deadline, hold)
+        if self.leading and not self._tick_in_flight:
+            due = self.machine.next_deadline()
+            if due is not None:
+                left = max(due - self.raft.log_time(), 0) + 1_000
+                deadline = min(deadline, Micros(now + left))
+        self.deadline = deadline
+
+    def _mind_the_disk(self, now: Micros) -> None:
+        """A leader whose disk stalls longer than an election takes hands over to one that keeps up."""
+        if self.log.sync_age(now) < ELECTION_MICROS_MIN or now < self._hand_over_again_at:
+            return
+        followers = [f for f in self.raft.status().followers if f.silent < ELECTION_MICROS_MIN]
+        best = max(followers, key=lambda follower: follower.match_index, default=None)
+        if best is not None:
+            self._hand_over_again_at = Micros(now + ELECTION_MICROS_MAX)
+            _log.warning("disk stalls, handing over", group=self.group, to=best.replica)
+            self.transfer(self.nodes[best.replica])
+
+    def _append(self, now: Micros) -> None:
+        """Make entries of what is pending, unless it had better wait for the outstanding sync."""
+        assert self._admission is not None
+        proposals = self._proposals
+        # While leadership is handed over nothing is taken: who waits then never entered the log.
+        while (
+            self.raft.can_propose()
+            and not self.log.is_busy
+            and proposals.is_due(
+                now=now, unsynced_bytes=self.log.unsynced_bytes, applied=self.applied_index
+            )
+        ):
+            index = Index(self.raft.last_index + 1)
+            log_time = self.raft.log_time()
+            batch, waiters = proposals.take(
+                self._admission, index=index, log_time=log_time, place=self._place
+            )
+            if batch:
+                appended = self.raft.propose(batch, log_time)
+                assert appended == index
+                size = sum(len(command.body) for command in batch)
+                proposals.proposed(index, self.raft.term, waiters, size)
+                self._drain()
+
+    def _place(self, index: Index) -> Place | None:
+        """Where an applied command stands; zeros for what the log does not hold any more."""
+        if index > self.applied_index:
+            return None
+        return Place(
+            index,
+            self.log.term(index) or Term(0),
+            self.log.chain(index) or bytes(16),
+            self.log.log_time(index) or Micros(0),
+        )
+
+    def _propose_tick(self) -> None:
+        due = self.machine.next_deadline()
+        if due is None or self._tick_in_flight or due > self.raft.log_time():
+            return
+        self._tick_in_flight = True
+
+        def done(_reply: object, _place: Place | None) -> None:
+            self._tick_in_flight = False
+
+        self.propose(self.machine.tick_command(), b"", done, reserve=True)
+
+    def _drain(self) -> None:
+        while (ready := self.raft.ready()) is not None:
+            if self._witness is not None:
+                self._witness.ready(self, ready)
+            if ready.write is not None:
+                self.log.write(ready.write)
+            if ready.snapshot is not None:
+                self._restore()
+            for message in ready.send_now:
+                self._send_message(message)
+            if ready.send_after:
+                if ready.after_seq <= self._persisted:
+                    for message in ready.send_after:
+                        self._send_message(message)
+                else:
+                    self._after.append((ready.after_seq, ready.send_after))
+            if ready.apply:
+                self._apply(ready.apply)
+            for done, index in ready.reads:
+                self._reads_asked.remove(done)  # type: ignore[arg-type]
+                self._reads.append((index, done))  # type: ignore[arg-type]
+            if self._reads:
+                self._serve_reads()
+            if ready.snapshot_send or ready.snapshot_receive:
+                self._transfers.serve(ready)
+
+    def _send_message(self, message: Message) -> None:
+        node = self.nodes.get(message.to)
+        if node is not None:
+            self._send(node, self.group, message)
+
+    def _on_persisted(self, seq: WriteSeq) -> None:
+        if self.stopped:
+            return
+        self._persisted = seq
+        while self._after and self._after[0][0] <= seq:
+            for message in self._after.popleft()[1]:
+                self._send_message(message)
+        self._tell_time()
+        self.raft.persisted(seq)
+        self.want_turn()
+
+    def _on_failure(self, error: OSError) -> None:
+        _log.error("disk failed", group=self.group, error=str(error))
+        self.stopped = True
+        self._fail_waiting()
+        self._observer.failed(self, error)
+
+    # --- Applying -----------------------------------------------------------------------------
+
+    def _apply(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            self._apply_entry(entry)
+        last = entries[-1]
+        self.raft.applied(last.index)
+        self.log.set_commit(last.index, last.chain)
+        if self._admission is not None:
+            self._admission.applied(last.index)
+        self._observer.applied(self)
+
+    def _apply_entry(self, entry: Entry) -> None:
+        assert entry.index == self.applied_index + 1, "entries are applied in order, each once"
+        replies: list[object] = []
+        if entry.kind == COMMANDS:
+            machine = self.machine
+            for position, (header, body) in enumerate(commands(entry)):
+                meta = Meta(entry.index, entry.term, entry.log_time, position)
+                result = machine.apply(meta, header, body)
+                replies.append(result.reply)
+                if result.effects:
+                    self._effects += result.effects
+        elif entry.kind == NOOP:
+            gap = Micros(max(entry.log_time - self._applied_log_time, 0))
+            self.machine.leader_changed(Meta(entry.index, entry.term, entry.log_time, 0), gap)
+        self.applied_index = entry.index
+        self.applied_term = entry.term
+        self._applied_log_time = entry.log_time
+        place = Place(entry.index, entry.term, entry.chain, entry.log_time)
+        self._proposals.applied(entry, replies, place, self.redirect)
+        self.snapshotter.applied(entry)
+        if self._witness is not None:
+            self._witness.applied(self, entry)
+
+    def _serve_reads(self) -> None:
+        still: list[tuple[Index, Done]] = []
+        for index, done in self._reads:
+            if index <= self.applied_index:
+                tell(done, None, self._place(self.applied_index))
+            else:
+                still.append((index, done))
+        self._reads = still
+
+    # --- Roles --------------------------------------------------------------------------------
+
+    def _watch_role(self) -> None:
+        can_propose = self.raft.can_propose()
+        if can_propose and not self.leading:
+            self.leading = True
+            self._admission = self.machine.admission()
+            self._tick_in_flight = False
+            _log.info("leading", group=self.group, term=self.raft.term)
+            self._observer.led(self)
+        elif not can_propose and self.leading and self.raft.role is not Role.LEADER:
+            self.leading = False
+            self._admission = None
+            _log.info("deposed", group=self.group, term=self.raft.term)
+            self._fail_waiting()
+            self._observer.deposed(self)
+
+    def _fail_waiting(self) -> None:
+        """Proposers of this leadership hear now; what they proposed may still commit."""
+        asked, self._reads_asked = self._reads_asked, []
+        reads, self._reads = self._reads, []
+        for done in [*asked, *[done for _, done in reads]]:
+            tell(done, self.redirect(), None)
+        self._proposals.fail(unknown=self.redirect(applied=True), not_applied=self.redirect())
+
+    def quarantine(self, reason: str) -> None:
+        """Take no part any more, keep every byte, say why."""
+        _log.error("replica quarantined", group=self.group, replica=self.replica, reason=reason)
+        self.quarantined = reason
+        was_leading, self.leading = self.leading, False
+        self._admission = None
+        self._fail_waiting()
+        if was_leading:
+            self._observer.deposed(self)

@@ -1,0 +1,139 @@
+"""Who this node is, as its data directory says: the small file `node`.
+
+    {version, incarnation, name, cluster, state, members: [[name, host, port, incarnation], ...]}
+
+`state` goes from "empty" to "prepared" to "active" and never back. The incarnation is minted with
+the file: a wiped directory is another node, which owns no replica of the old one's.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import cbor2
+
+from raftq.env import Disk, Environment
+from raftq.errors import ClusterMismatch, Corrupted
+from raftq.ids import ClusterId, GroupId, NodeIncarnation, ReplicaId
+from raftq.limits import FORMAT_VERSION
+from raftq.storage import small_file
+
+State = Literal["empty", "prepared", "active"]
+PATH = "node"
+UNKNOWN = NodeIncarnation(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of the cluster's first list. `incarnation` is 0 while it is not known."""
+
+    name: str
+    host: str
+    port: int
+    incarnation: NodeIncarnation = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """This node, in this run of its machine (`boot`).
+
+    `members` is sorted by name; replica i + 1 of group 0 is on members[i].
+    """
+
+    name: str
+    incarnation: NodeIncarnation
+    boot: int
+    cluster: ClusterId
+    state: State
+    members: tuple[Member, ...]
+
+    def member(self, name: str) -> Member | None:
+        return next((member for member in self.members if member.name == name), None)
+
+    def metadata_replicas(self) -> dict[ReplicaId, str]:
+        return {ReplicaId(i + 1): member.name for i, member in enumerate(self.members)}
+
+
+def load(environment: Environment, *, name: str, members: tuple[Member, ...]) -> Identity:
+    """The directory's identity; a new one is minted for an empty directory.
+
+    Raises: ClusterMismatch when the directory belongs to a node of another name, or when it lost
+    its identity while groups are still there; Corrupted.
+    """
+    disk, boot = environment.disk, environment.boot
+    stored = small_file.load(disk, PATH)
+    if stored is not None:
+        known = _from_map(stored, name=name, boot=boot)
+        # Until it is prepared, a node's list is what it was started with last.
+        return known if known.state != "empty" else replace(known, members=_sorted(members))
+    if any(entry.startswith("group-") for entry in disk.names("")):
+        raise ClusterMismatch(
+            "the data directory holds groups but no identity (file 'node'); "
+            "restore that file, or start with an empty directory as a new node"
+        )
+    fresh = Identity(
+        name=name,
+        incarnation=NodeIncarnation(environment.entropy.bits(64)),
+        boot=boot,
+        cluster=ClusterId(0),
+        state="empty",
+        members=_sorted(members),
+    )
+    save(disk, fresh)
+    return fresh
+
+
+def _sorted(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda member: member.name))
+
+
+def save(disk: Disk, identity: Identity) -> None:
+    """Make the identity durable; returns after the sync."""
+    members = [[m.name, m.host, m.port, m.incarnation] for m in identity.members]
+    payload = {
+        "version": FORMAT_VERSION,
+        "name": identity.name,
+        "incarnation": identity.incarnation,
+        "cluster": identity.cluster.to_bytes(16, "little"),
+        "state": identity.state,
+        "members": members,
+    }
+    small_file.save(disk, PATH, cbor2.dumps(payload))
+
+
+def _from_map(stored: bytes, *, name: str, boot: int) -> Identity:
+    fields: dict[str, Any] = cbor2.loads(stored)
+    if fields.get("version") != FORMAT_VERSION:
+        raise Corrupted(f"the identity file has version {fields.get('version')}")
+    if fields["name"] != name:
+        raise ClusterMismatch(
+            f"the data directory belongs to node {fields['name']!r}, not {name!r}; "
+            "give each node its own --data"
+        )
+    return Identity(
+        name=name,
+        incarnation=NodeIncarnation(fields["incarnation"]),
+        boot=boot,
+        cluster=ClusterId(int.from_bytes(fields["cluster"], "little")),
+        state=fields["state"],
+        members=tuple(Member(*row) for row in fields["members"]),
+    )
+
+
+def advanced(
+    identity: Identity,
+    *,
+    state: State,
+    cluster: ClusterId | None = None,
+    members: tuple[Member, ...] | None = None,
+) -> Identity:
+    """The same node, further on in its bootstrap."""
+    return replace(
+        identity,
+        state=state,
+        cluster=identity.cluster if cluster is None else cluster,
+        members=identity.members if members is None else members,
+    )
+
+
+def group_directory(group: GroupId) -> str:
+    return f"group-{group}"

@@ -1,0 +1,332 @@
+"""Links to the other nodes: one connection per pair, dialled by the node whose name sorts first.
+
+A link carries the raft messages of all groups, forwarded client requests and bootstrap. Its two
+ends name cluster, node and incarnation once, in the handshake; a frame then needs only its group
+and replicas. What is sent in one pass of the loop leaves as one write; heartbeats leave as one
+frame of rows, however many groups they are of.
+
+A forwarded request waits for its answer under a stream number; if the link breaks, the answer is
+unknown and the asker hears so at once.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop, BufferedProtocol
+from typing import NamedTuple, Protocol, cast
+
+from raftq.env import Buffer, Environment, Listener, Transport
+from raftq.errors import ClusterMismatch, ProtocolError, RaftqError
+from raftq.host.identity import Identity, Member
+from raftq.host.link import Link
+from raftq.ids import GroupId
+from raftq.limits import HANDSHAKE_MICROS, MIB
+from raftq.observability.logs import logger
+from raftq.raft import Message
+from raftq.wire import errors, handshake, raft_messages
+from raftq.wire.frames import Frame, FrameKind, FrameReader, encode_frame
+
+_log = logger("raftq.host")
+
+REDIAL_SECONDS_MIN = 0.02
+REDIAL_SECONDS_MAX = 1.0
+LINK_BUFFER_MAX = 64 * MIB
+"""A peer that reads this much too slowly is cut off; the core sends again what it needs."""
+
+COPY_BELOW_BYTES = 16 * 1024
+"""Smaller frames are copied: a slice kept by the log's window would pin its receive chunk."""
+
+
+class Events(Protocol):
+    """What a node does with what arrives (the host)."""
+
+    def link_up(self, node: str) -> None: ...
+
+    def link_lost(self, node: str) -> None: ...
+
+    def raft_message(self, node: str, group: GroupId, message: Message) -> None: ...
+
+    def forwarded(self, link: "Link", stream: int, body: memoryview) -> None: ...
+
+    def bootstrap(self, node: str, body: memoryview) -> None: ...
+
+    def refused(self, reason: str) -> None:
+        """A link to a member did not come to be, because the two do not belong together."""
+        ...
+
+
+class Greeting(NamedTuple):
+    """What the other end said of itself."""
+
+    member: Member
+    boot: int
+
+
+class PeerConnection(BufferedProtocol):
+    """One connection of the peer port, either end. `dialled` is the node it was made to, or None."""
+
+    def __init__(self, links: "Links", dialled: str | None) -> None:
+        self._links = links
+        self._dialled = dialled
+        self._reader = FrameReader()
+        self._transport: Transport | None = None
+        self._link: Link | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("Transport", transport)
+        loop = self._links.loop
+        self._deadline = loop.call_later(
+            HANDSHAKE_MICROS / 1_000_000, self.abort, "no handshake in time"
+        )
+        if self._dialled is not None:
+            self._greet_with(FrameKind.PEER_HELLO, self._hello())
+
+    def _greet_with(self, frame_kind: int, greeting: bytes) -> None:
+        assert self._transport is not None
+        self._transport.writelines(encode_frame(frame_kind, 0, greeting))
+
+    def _hello(self) -> bytes:
+        identity = self._links.identity
+        return handshake.encode_peer_hello(
+            handshake.PeerHello(
+                versions=handshake.VERSIONS,
+                features=(),
+                cluster=identity.cluster,
+                node=identity.name,
+                incarnation=identity.incarnation,
+                boot=identity.boot,
+            )
+        )
+
+    def _welcome(self, version: int) -> bytes:
+        identity = self._links.identity
+        return handshake.encode_peer_welcome(
+            handshake.PeerWelcome(
+                version=version,
+                features=(),
+                cluster=identity.cluster,
+                node=identity.name,
+                incarnation=identity.incarnation,
+                boot=identity.boot,
+            )
+        )
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._reader.received(nbytes):
+                self._take(frame)
+        except RaftqError as error:
+            _log.warning("peer connection refused", peer=self._name(), reason=str(error))
+            if isinstance(error, ClusterMismatch):
+                self._links.events.refused(str(error))
+            if self._link is None:
+                self._greet_with(FrameKind.ERROR, errors.encode_error(error))
+            self._close()
+
+    def _name(self) -> str:
+        if self._link is not None:
+            return self._link.node
+        if self._dialled is not None:
+            return self._dialled
+        return str(self._transport.get_extra_info("peername") if self._transport else "?")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == FrameKind.ERROR and (self._link or self._dialled):
+            # Whoever dialled may refuse only after it was greeted.
+            raise ClusterMismatch(str(errors.decode_error(frame.body)))
+        if self._link is None:
+            self._greet(frame)
+            return
+        events = self._links.events
+        node = self._link.node
+        kind, body = frame.kind, frame.body
+        if kind == FrameKind.RAFT:
+            if len(body) < COPY_BELOW_BYTES:
+                body = memoryview(bytes(body))
+            group, message = raft_messages.decode_raft(body)
+            events.raft_message(node, group, message)
+        elif kind == FrameKind.HEARTBEATS:
+            for group, heartbeat in raft_messages.decode_heartbeats(body):
+                events.raft_message(node, group, heartbeat)
+        elif kind == FrameKind.HEARTBEAT_REPLIES:
+            for group, reply in raft_messages.decode_heartbeat_replies(body):
+                events.raft_message(node, group, reply)
+        elif kind == FrameKind.FORWARD:
+            events.forwarded(self._link, frame.stream, body)
+        elif kind == FrameKind.FORWARDED:
+            self._link.answered(frame.stream, body)
+        elif kind == FrameKind.BOOTSTRAP:
+            events.bootstrap(node, body)
+        else:
+            raise ProtocolError(f"frame kind {kind} has no place on the peer port")
+
+    def _greet(self, frame: Frame) -> None:
+        hello: handshake.PeerHello | handshake.PeerWelcome
+        if self._dialled is None:
+            if frame.kind != FrameKind.PEER_HELLO:
+                raise ProtocolError(f"expected a peer's greeting, got frame kind {frame.kind}")
+            hello = handshake.decode_peer_hello(frame.body)
+            version = handshake.choose_version(hello.versions)
+            self._links.check(hello, None)
+            self._greet_with(FrameKind.PEER_WELCOME, self._welcome(version))
+        else:
+            if frame.kind != FrameKind.PEER_WELCOME:
+                raise ProtocolError(f"expected a peer's greeting, got frame kind {frame.kind}")
+            hello = handshake.decode_peer_welcome(frame.body)
+            self._links.check(hello, self._dialled)
+        self._reader.authenticated()
+        assert self._deadline is not None
+        self._deadline.cancel()
+        link = self._links.link(hello.node)
+        if link.drop():
+            self._links.events.link_lost(hello.node)
+        self._link = link
+        link.attach(self)
+        self._links.greeted(hello)
+
+    def write(self, vectors: list[Buffer]) -> None:
+        assert self._transport is not None
+        if self._transport.get_write_buffer_size() > LINK_BUFFER_MAX:
+            self.abort("the peer reads too slowly")
+            return
+        self._transport.writelines(vectors)
+
+    def abort(self, reason: str) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            _log.info("link closes", peer=self._name(), reason=reason)
+            self._transport.abort()
+
+    def _close(self) -> None:
+        """Close after what was written, so that a refusal is heard."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature.
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._link is not None and self._link.detach(self):
+            self._links.events.link_lost(self._link.node)
+        if self._dialled is not None:
+            self._links.redial(self._dialled)
+
+
+class Links:
+    """All links of this node, the listening port, and the dialling."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        identity: Identity,
+        events: Events,
+        loop: AbstractEventLoop,
+    ) -> None:
+        self.identity = identity
+        self.events = events
+        self.loop = loop
+        self._environment = environment
+        self._links: dict[str, Link] = {}
+        self._greetings: dict[str, Greeting] = {}
+        self._backoff: dict[str, float] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._listener: Listener | None = None
+        self._closed = False
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen for peers and begin dialling; returns the address listened on."""
+        self._listener = await self._environment.network.listen(
+            host, port, lambda: PeerConnection(self, None)
+        )
+        for member in self.identity.members:
+            if self.identity.name < member.name:
+                self._dial(member.name)
+        return self._listener.address
+
+    def link(self, node: str) -> Link:
+        found = self._links.get(node)
+        if found is None:
+            found = self._links[node] = Link(node, self.loop)
+        return found
+
+    def greeting(self, node: str) -> Greeting | None:
+        """What a node that is or was linked said of itself."""
+        return self._greetings.get(node)
+
+    def up(self) -> list[str]:
+        return [name for name, link in self._links.items() if link.is_up]
+
+    def check(
+        self, hello: handshake.PeerHello | handshake.PeerWelcome, dialled: str | None
+    ) -> None:
+        """Whether that node may be linked to this one.
+
+        Raises: ClusterMismatch.
+        """
+        identity = self.identity
+        member = identity.member(hello.node)
+        if member is None or hello.node == identity.name:
+            raise ClusterMismatch(f"node {hello.node!r} is not a member of this cluster")
+        if dialled is not None and hello.node != dialled:
+            raise ClusterMismatch(f"dialled {dialled!r}, but {hello.node!r} answers there")
+        if identity.state != "active":
+            return  # Nothing has been promised here yet; bootstrap sorts it out.
+        if hello.cluster not in (0, identity.cluster):
+            raise ClusterMismatch(f"node {hello.node!r} belongs to another cluster")
+        if member.incarnation != hello.incarnation:
+            raise ClusterMismatch(
+                f"the data directory of node {hello.node!r} is not the one that this cluster knows "
+                "(it was wiped or replaced): it never votes; restore the directory it had"
+            )
+
+    def greeted(self, hello: handshake.PeerHello | handshake.PeerWelcome) -> None:
+        member = self.identity.member(hello.node)
+        assert member is not None
+        self._backoff.pop(hello.node, None)
+        self._greetings[hello.node] = Greeting(
+            Member(hello.node, member.host, member.port, hello.incarnation), hello.boot
+        )
+        _log.info("link up", peer=hello.node)
+        self.events.link_up(hello.node)
+
+    def _dial(self, node: str) -> None:
+        self._timers.pop(node, None)
+        if not self._closed and node not in self._dials:
+            task = self.loop.create_task(self._connect(node))
+            self._dials[node] = task
+            task.add_done_callback(lambda _: self._dials.pop(node, None))
+
+    async def _connect(self, node: str) -> None:
+        member = self.identity.member(node)
+        assert member is not None
+        try:
+            async with asyncio.timeout(HANDSHAKE_MICROS / 1_000_000):
+                await self._environment.network.connect(
+                    member.host, member.port, lambda: PeerConnection(self, node)
+                )
+        except OSError:  # A TimeoutError is one too.
+            self.redial(node)
+
+    def redial(self, node: str) -> None:
+        """Dial again after a pause that doubles while the node stays away."""
+        if self._closed or node in self._timers:
+            return
+        pause = self._backoff.get(node, REDIAL_SECONDS_MIN)
+        self._backoff[node] = min(pause * 2, REDIAL_SECONDS_MAX)
+        jitter = self._environment.entropy.below(1_000) / 4_000
+        self._timers[node] = self.loop.call_later(pause * (1 + jitter), self._dial, node)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in list(self._dials.values()):
+            task.cancel()
+        for link in self._links.values():
+            link.close()

@@ -1,0 +1,71 @@
+"""What a client held when its socket closed goes back, by the node whose own socket it was.
+
+A release is a command in the group's log, so it may have to travel to the leader, and to wait for
+one. It names the attachment: if the client has attached again meanwhile, it does nothing. After a
+while without a leader it is given up: the visibility timeout does the same, later.
+"""
+
+from typing import TYPE_CHECKING
+
+from raftq.errors import RaftqError
+from raftq.host import Place
+from raftq.ids import SessionId
+from raftq.machine import Buffer
+from raftq.queue import commands
+from raftq.server.request import Request
+from raftq.wire import cbor
+from raftq.wire.frames import FrameKind
+
+if TYPE_CHECKING:
+    from raftq.server.node import Node
+
+_TRIES = 20
+_PAUSE_SECONDS = 0.25
+
+
+class Releases:
+    """Sees releases through."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def release(self, group: int, session: int, attachment: int, *, goodbye: bool) -> None:
+        """Give back what the session holds, unless it was attached anew."""
+        body = cbor.encode(
+            {
+                "do": "release",
+                "group": group,
+                "session": session,
+                "attachment": attachment,
+                "goodbye": goodbye,
+            }
+        )
+        self._try(body, _TRIES)
+
+    def _try(self, body: bytes, tries: int) -> None:
+        def answered(kind: int, _parts: tuple[Buffer, ...]) -> None:
+            if kind == FrameKind.ERROR and tries > 1 and not self._node.stopped:
+                self._node.loop.call_later(_PAUSE_SECONDS, self._try, body, tries - 1)
+
+        if not self._node.stopped:
+            request = Request(FrameKind.CONTROL, memoryview(body), answered)
+            self._node.admin.handle_internal(request)
+
+    def apply(self, request: Request, wanted: dict[str, int]) -> None:
+        """The internal operation, at the group's leader (or on the way there)."""
+        group_id = self._node.router.queue_group(wanted["group"])
+        group = self._node.router.leading(group_id)
+        if group is None:
+            self._node.router.forward(request, group_id)
+            return
+
+        def done(reply: object, _place: Place | None) -> None:
+            if isinstance(reply, RaftqError):
+                request.fail(reply)
+            else:
+                request.answer_map({})
+
+        header = commands.encode_release(
+            SessionId(wanted["session"]), wanted["attachment"], goodbye=bool(wanted["goodbye"])
+        )
+        group.propose(header, b"", done, reserve=True)

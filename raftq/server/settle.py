@@ -1,0 +1,62 @@
+"""SETTLE: ack, nack and extend, by ranges of deliveries."""
+
+from typing import TYPE_CHECKING
+
+from raftq.errors import RaftqError
+from raftq.host import Place
+from raftq.ids import Offset
+from raftq.queue import commands
+from raftq.queue.replies import Settled
+from raftq.server.request import Request
+from raftq.wire import requests
+from raftq.wire.frames import FrameKind
+
+if TYPE_CHECKING:
+    from raftq.server.node import Node
+
+
+class Settling:
+    """Handles SETTLE. What is settled frees space: it may use the disk's reserve."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        node.router.serve(FrameKind.SETTLE, self.handle)
+
+    def handle(self, request: Request) -> None:
+        settle = requests.decode_settle(request.body)
+        group = self._node.router.leading(self._node.router.queue_group(settle.group))
+        if group is None:
+            self._node.router.forward(request, settle.group)
+            return
+
+        def done(reply: object, place: Place | None) -> None:
+            if isinstance(reply, Settled) and place is not None:
+                stale = tuple(
+                    requests.Item(partition, delivery, Offset(start), Offset(stop))
+                    for _, partition, delivery, start, stop in reply.stale
+                )
+                request.answer(FrameKind.SETTLED, *requests.encode_settled(requests.Settled(stale)))
+            else:
+                assert isinstance(reply, RaftqError)
+                request.fail(reply)
+
+        group.propose(command_of(settle), b"", done, reserve=True)
+
+
+def command_of(settle: requests.Settle) -> bytes:
+    """The queue machine's command for a client's SETTLE.
+
+    Raises: InvalidArgument.
+    """
+    by = (settle.session, settle.attachment, settle.number, settle.wanted)
+    items = [
+        (settle.queue, partition, settle.subscription, delivery, start, stop)
+        for partition, delivery, start, stop in settle.items
+    ]
+    if settle.action == requests.ACK:
+        return commands.encode_ack(*by, items)
+    if settle.action == requests.NACK:
+        return commands.encode_nack(
+            *by, items, delay_us=settle.time_us, reason=settle.reason, count=settle.count
+        )
+    return commands.encode_extend(*by, items, visibility_us=settle.time_us)
