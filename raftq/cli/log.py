@@ -1,0 +1,314 @@
+"""`raftq log`: what the segment files of a replica hold, read offline and without changing anything.
+
+Rules
+
+1. Nothing is locked and nothing written: a running node's directory may be read, but then its end is
+   moving, and what lies behind the commit mark is no fault.
+2. Damage is reported, never raised: the rest is read and judged all the same.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from raftq.cli.options import JsonOption
+from raftq.cli.output import print_error, print_json, print_table, print_text
+from raftq.errors import InvalidArgument
+from raftq.storage.reader import (
+    FoundEntry,
+    OpenFile,
+    Replica,
+    entries_in,
+    open_directory,
+    read_replica,
+)
+from raftq.storage.walk import Condition
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="What the segment files hold: read offline, nothing is changed.",
+)
+
+GROUP_PREFIX: Final = "group-"
+_KINDS: Final = {0: "noop", 1: "commands", 2: "membership"}
+
+PathsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...",
+        help="Replica directories (group-N), data directories of nodes, or what holds them.",
+    ),
+]
+
+
+class Directory(NamedTuple):
+    """One replica's directory, read."""
+
+    path: Path
+    group: str
+    replica: Replica
+    open_file: OpenFile
+
+
+def find_replicas(paths: list[Path]) -> list[Path]:
+    """The replica directories at and below the paths.
+
+    Raises: InvalidArgument when there is none.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise InvalidArgument(f"{path} is not a directory")
+        below = [path, *sorted(path.rglob(f"{GROUP_PREFIX}*"))]
+        for each in below:
+            if each.name.startswith(GROUP_PREFIX) and each.is_dir():
+                found[each] = None
+    if not found:
+        raise InvalidArgument(
+            f"{', '.join(map(str, paths))}: no replica (group-N) is there; "
+            "name a node's data directory"
+        )
+    return list(found)
+
+
+def read_directory(path: Path) -> Directory:
+    """Walk one replica's directory."""
+    names, open_file = open_directory(path)
+    replica = read_replica(names, open_file)
+    return Directory(path, path.name.removeprefix(GROUP_PREFIX), replica, open_file)
+
+
+def entries_of(directory: Directory) -> Iterator[FoundEntry]:
+    """The live entries of a replica, in order."""
+    for live in directory.replica.ranges:
+        with closing(directory.open_file(live.name)) as file:
+            yield from entries_in(file, live)
+
+
+@app.command()
+def inspect(
+    paths: PathsArgument,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="Show each entry, not only a summary.")
+    ] = False,
+    start: Annotated[int, typer.Option("--from", min=0, help="First index to show.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="0: all.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what replicas hold; with --json an object for each replica, or each entry, a line.
+
+    ```
+    raftq log inspect raftq-data/n1
+    raftq log inspect raftq-data/n1/group-1 --entries --from 1000 --limit 20
+    ```
+    """
+    directories = [read_directory(path) for path in find_replicas(paths)]
+    if entries:
+        for directory in directories:
+            _show_entries(directory, start, limit, as_json=as_json)
+        return
+    if as_json:
+        for directory in directories:
+            print_json(replica_map(directory))
+        return
+    print_table(
+        (
+            "replica",
+            "condition",
+            "term",
+            "entries",
+            "commit mark",
+            "segments",
+            "snapshots",
+            "problems",
+        ),
+        [
+            (
+                directory.path,
+                directory.replica.condition.name.lower(),
+                directory.replica.term,
+                f"{directory.replica.first_index}..{directory.replica.last_index}",
+                directory.replica.commit_index,
+                len(directory.replica.segments),
+                len(directory.replica.snapshots),
+                len(directory.replica.problems),
+            )
+            for directory in directories
+        ],
+    )
+    for directory in directories:
+        for problem in directory.replica.problems:
+            print_text(f"{directory.path}: {problem}")
+
+
+def replica_map(directory: Directory) -> dict[str, Any]:
+    """A replica as JSON shows it."""
+    replica = directory.replica
+    return {
+        "path": str(directory.path),
+        "group": directory.group,
+        "incarnation": f"{replica.incarnation:016x}",
+        "condition": replica.condition.name.lower(),
+        "tail_cut": replica.tail_cut,
+        "term": replica.term,
+        "first_index": replica.first_index,
+        "last_index": replica.last_index,
+        "last_chain": replica.last_chain,
+        "commit_index": replica.commit_index,
+        "commit_chain": replica.commit_chain,
+        "segments": list(replica.segments),
+        "snapshots": [
+            {"index": snapshot.index, "problem": snapshot.problem} for snapshot in replica.snapshots
+        ],
+        "problems": list(replica.problems),
+    }
+
+
+def _show_entries(directory: Directory, start: int, limit: int, *, as_json: bool) -> None:
+    shown = 0
+    for found in entries_of(directory):
+        entry = found.entry
+        if entry.index < start:
+            continue
+        fields = {
+            "replica": str(directory.path),
+            "index": entry.index,
+            "term": entry.term,
+            "kind": _KINDS.get(entry.kind, str(entry.kind)),
+            "log_time": entry.log_time,
+            "bytes": entry.size,
+            "chain": entry.chain,
+            "proved": found.proved,
+            "marked": entry.index <= directory.replica.commit_index,
+            "segment": found.segment,
+            "position": found.position,
+        }
+        if as_json:
+            print_json(fields)
+        else:
+            proof = "" if found.proved else "  NOT PROVED"
+            print_text(
+                f"{entry.index:>10}  term {entry.term}  {fields['kind']:<10} {entry.size:>9} B  "
+                f"{entry.chain.hex()[:16]}  segment {found.segment} at {found.position}{proof}"
+            )
+        shown += 1
+        if shown == limit:
+            return
+
+
+class Checked(NamedTuple):
+    """A replica after every entry has been read."""
+
+    directory: Directory
+    entries: int
+    size: int
+    problems: list[str]
+    chains: dict[int, bytes]
+    """By index, up to the commit mark: what other replicas of the group are compared with."""
+
+
+@app.command()
+def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
+    """Check every entry and snapshot, and compare the replicas of each group with each other.
+
+    Each entry's hash chain is computed anew from its bytes. Ends with status 1 if anything is wrong.
+
+    ```
+    raftq log verify raftq-data
+    raftq log verify raftq-data/n1/group-1 raftq-data/n2/group-1 --json
+    ```
+    """
+    checked = [_check(read_directory(path)) for path in find_replicas(paths)]
+    differences = compare(checked)
+    is_sound = not differences and not any(each.problems for each in checked)
+    if as_json:
+        rows = [
+            {
+                "path": str(each.directory.path),
+                "group": each.directory.group,
+                "entries": each.entries,
+                "bytes": each.size,
+                "commit_index": each.directory.replica.commit_index,
+                "commit_chain": each.directory.replica.commit_chain,
+                "problems": each.problems,
+            }
+            for each in checked
+        ]
+        print_json({"sound": is_sound, "replicas": rows, "differences": differences})
+    else:
+        print_table(
+            ("replica", "entries", "bytes", "commit mark", "problems"),
+            [
+                (
+                    each.directory.path,
+                    each.entries,
+                    each.size,
+                    each.directory.replica.commit_index,
+                    len(each.problems),
+                )
+                for each in checked
+            ],
+        )
+        for each in checked:
+            for problem in each.problems:
+                print_text(f"{each.directory.path}: {problem}")
+        for difference in differences:
+            print_text(difference)
+        if is_sound:
+            print_text("sound: every chain verifies, and equal indexes have equal chains")
+    if not is_sound:
+        print_error("Corrupted", "the logs are not sound; what is wrong stands above")
+        raise typer.Exit(1)
+
+
+def _check(directory: Directory) -> Checked:
+    replica = directory.replica
+    problems = list(replica.problems)
+    if replica.condition is not Condition.OK:
+        problems.append(f"the replica is {replica.condition.name.lower()}")
+    problems += [
+        f"snapshot {snapshot.index}: {snapshot.problem}"
+        for snapshot in replica.snapshots
+        if snapshot.problem
+    ]
+    count = size = 0
+    chains: dict[int, bytes] = {}
+    expected = int(replica.first_index)
+    for found in entries_of(directory):
+        entry = found.entry
+        if entry.index != expected:
+            problems.append(f"entry {expected} is missing: the next one is {entry.index}")
+        if not found.proved:
+            problems.append(f"entry {entry.index}: its chain does not verify")
+        expected = entry.index + 1
+        if entry.index <= replica.commit_index:
+            chains[entry.index] = entry.chain
+        count += 1
+        size += entry.size
+    if expected != replica.last_index + 1:
+        problems.append(f"the log should end at {replica.last_index}, it ends at {expected - 1}")
+    return Checked(directory, count, size, problems, chains)
+
+
+def compare(checked: list[Checked]) -> list[str]:
+    """Where replicas of one group differ, up to what each of them has marked as committed."""
+    groups: dict[str, list[Checked]] = defaultdict(list)
+    for each in checked:
+        groups[each.directory.group].append(each)
+    differences = []
+    for group, replicas in sorted(groups.items()):
+        first, *others = replicas
+        for other in others:
+            common = sorted(first.chains.keys() & other.chains.keys())
+            unequal = next((i for i in common if first.chains[i] != other.chains[i]), None)
+            if unequal is not None:
+                differences.append(
+                    f"group {group} differs from index {unequal} on: {first.directory.path} and "
+                    f"{other.directory.path} are not replicas of one log"
+                )
+    return differences

@@ -1,0 +1,214 @@
+"""Goal: nodes are real processes that start, die, come back and never stay behind; commands use them.
+
+Method: processes on loopback; the commands are run as a user runs them, as processes of their own.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from raftq.cli.processes import Processes
+from raftq.embedded.ledger import read_ledger
+from raftq.errors import ConnectionFailed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+def raftq(*arguments, **options):
+    """A finished command."""
+    return subprocess.run(
+        [sys.executable, "-m", "raftq", *map(str, arguments)],
+        capture_output=True,
+        timeout=100,
+        check=False,
+        **options,
+    )
+
+
+def exists(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_node_is_killed_and_comes_back(tmp_path):
+    async def main():
+        async with Processes(3, data=tmp_path) as processes, processes.client() as client:
+            await client.create_queue("orders", partitions=3)
+            receipts = await client.send_many("orders", [b"%d" % n for n in range(300)])
+            assert len(receipts) == 300
+            processes.kill("n1")
+            assert not processes.is_running("n1")
+            await client.send_many("orders", [b"more"] * 30)
+            processes.start_node("n1")
+            await processes.ready()
+            processes.pause("n2")
+            await client.send_many("orders", [b"still more"] * 3)
+            processes.resume("n2")
+            status, text = await processes.ask("n3", "/metrics")
+            assert status == 200
+            assert b"raftq_node_is_ready" in text
+            await processes.terminate("n3")
+            assert (await client.describe_queue("orders")).depth == 333
+            ids = [processes.process_id(name) for name in processes.names]
+        assert not any(map(exists, ids))
+        assert (tmp_path / "n1.log").stat().st_size
+
+    asyncio.run(main())
+
+
+def test_a_node_that_cannot_start_is_named(tmp_path):
+    (tmp_path / "n1").write_text("this is not a directory")
+
+    async def main():
+        with pytest.raises(ConnectionFailed, match="n1 ended with status 1"):
+            await Processes(1, data=tmp_path).start()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_no_node_outlives_its_parent(tmp_path, stopped):
+    """The parent is killed without a chance to do anything; its nodes run, or are stopped."""
+    program = textwrap.dedent(f"""
+        import asyncio
+        from raftq.cli.processes import Processes
+
+        async def main():
+            async with Processes(1, data={str(tmp_path)!r}) as processes:
+                if {stopped}:
+                    processes.pause("n1")
+                print(processes.process_id("n1"), flush=True)
+                await asyncio.sleep(100)
+
+        asyncio.run(main())
+    """)
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        node = int(parent.stdout.readline())
+        assert exists(node)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    until(lambda: not exists(node))
+
+
+def test_dev_serves_the_commands_and_stops_on_ctrl_c(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "raftq",
+        "dev",
+        "--data",
+        str(tmp_path),
+        "--port",
+        "0",
+        "--json",
+    ]
+    dev = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        started = json.loads(dev.stdout.readline())
+        environment = os.environ | {"RAFTQ_URL": started["url"]}
+
+        def ask(*arguments, **options):
+            done = raftq(*arguments, "--json", env=environment, **options)
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+        assert ask("queue", "create", "orders", "--partitions", "2")[0]["partitions"] == 2
+        assert len(ask("send", "orders", input=b"one\ntwo\nthree")) == 3
+        taken = ask("receive", "orders", "--max", "10", "--wait", "1", "--no-ack")
+        assert sorted(message["body"] for message in taken) == ["one", "three", "two"]
+        again = ask("receive", "orders", "--max", "10", "--wait", "1")
+        assert {message["delivery_count"] for message in again} == {2}
+        assert ask("queue", "describe", "orders")[0]["settled"] == 3
+        read = ask(
+            "tail", "orders", "-p", again[0]["partition"], "--start", "earliest", "--no-follow"
+        )
+        assert again[0]["body"] in [message["body"] for message in read]
+        assert ask("dead", "list", "orders") == []
+        assert all(node["up"] for node in ask("cluster", "status")[0]["nodes"])
+        assert ask("queue", "delete", "orders") == [{"name": "orders", "deleted": True}]
+        assert raftq("queue", "describe", "orders", env=environment).returncode == 1
+    finally:
+        dev.send_signal(signal.SIGINT)
+        out, errors = dev.communicate(timeout=30)
+    assert (dev.returncode, out) == (0, b""), errors
+    assert not any(exists(node["process"]) for node in started["nodes"])
+    assert raftq("log", "verify", tmp_path).returncode == 0
+
+
+def test_a_node_stops_in_order_on_sigterm(tmp_path):
+    config = tmp_path / "n1.toml"
+    config.write_text(f'name = "n1"\ndata = "{tmp_path}/n1"\nlisten = "127.0.0.1:0"\n')
+    command = [
+        sys.executable,
+        "-m",
+        "raftq",
+        "node",
+        "--config",
+        str(config),
+        "--json",
+        "--log-json",
+    ]
+    node = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"RAFTQ_CLUSTER": "n1=127.0.0.1:0", "RAFTQ_ADMIN_LISTEN": "127.0.0.1:0"},
+    )
+    try:
+        said = json.loads(node.stdout.readline())
+        assert said["node"] == "n1"
+        assert said["admin_listen"].startswith("127.0.0.1:")
+        # A second node on the directory is refused, in one line.
+        second = raftq(*command[3:], env=os.environ | {"RAFTQ_CLUSTER": "n1=127.0.0.1:0"})
+        assert second.returncode == 1
+        assert b"InvalidArgument: data directory" in second.stderr.splitlines()[-1]
+    finally:
+        node.terminate()
+        out, errors = node.communicate(timeout=30)
+    assert node.returncode == 0, errors
+    assert json.loads(out) == {"node": "n1", "stopped": True}
+    assert all(json.loads(line)["event"] for line in errors.splitlines())
+
+
+def test_nobody_answering_is_an_error(tmp_path):
+    done = raftq("queue", "list", "--url", "raftq://127.0.0.1:1", "--timeout", "0.5")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"ConnectionFailed: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.spark
+def test_the_demo_proves_a_small_input(tmp_path):
+    source = Path(__file__).resolve().parents[2] / "raftq" / "raft"
+    done = raftq("demo", "--input", source, "--keep", tmp_path / "kept", "--json")
+    verdict = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, (verdict["faults"], done.stderr)
+    assert verdict["right"] is True
+    assert verdict["messages"] == verdict["acknowledged"] == verdict["consumed"] > 1_000
+    assert verdict["files"] == verdict["files_identical"] > 10
+    assert verdict["replicas_identical"] is True
+    assert verdict["failover_ms"] < 5_000
+    assert (verdict["audit"], verdict["audit_violations"]) == ("passed", [])
+    ledger = tmp_path / "kept" / "ledger.jsonl"
+    assert sum(row.count for row in read_ledger(ledger)) == verdict["messages"]
