@@ -1,0 +1,180 @@
+"""A whole simulated cluster: real nodes on simulated machines, and hosts for clients.
+
+Rules
+
+1. A restart is a new process with a new `Node` on the disk that the machine kept; nothing else is
+   carried over.
+2. A node that fails to start, or stops by itself without having been asked to, fails the run: no
+   fault that the nemesis knows excuses it.
+3. Clients live on machines of their own and reach nodes through the network alone.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from raftq.env import Environment
+from raftq.host import Group, Member
+from raftq.ids import METADATA_GROUP, GroupId, Micros
+from raftq.queue.faults import NO_FAULTS as NO_QUEUE_FAULTS
+from raftq.queue.faults import Faults as QueueFaults
+from raftq.raft.faults import NONE as NO_RAFT_FAULTS
+from raftq.raft.faults import Faults as RaftFaults
+from raftq.server import Address, Node, NodeConfig
+from raftq.sim.hardware import Hardware
+from raftq.sim.loop import SimLoop
+from raftq.sim.network import Fabric
+from raftq.sim.process import Process
+from raftq.sim.watch import Watch
+from raftq.storage.faults import NO_FAULTS as NO_STORAGE_FAULTS
+from raftq.storage.faults import Faults as StorageFaults
+
+CLIENT_PORT = 7400
+PEER_PORT = 7500
+
+
+class Bugs(NamedTuple):
+    """What is broken on purpose, on every node."""
+
+    raft: RaftFaults = NO_RAFT_FAULTS
+    storage: StorageFaults = NO_STORAGE_FAULTS
+    queue: QueueFaults = NO_QUEUE_FAULTS
+
+
+NO_BUGS = Bugs()
+
+
+class SimCluster:
+    """The servers and client hosts of one run; what the nemesis acts on."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        seed: int,
+        *,
+        nodes: int,
+        clients: int,
+        groups: int,
+        bugs: Bugs = NO_BUGS,
+    ) -> None:
+        self.loop = loop
+        self.fabric = Fabric(loop, seed=seed)
+        self.watch = Watch(loop)
+        self.nodes: Sequence[str] = tuple(f"n{number + 1}" for number in range(nodes))
+        self.clients: Sequence[str] = tuple(f"c{number + 1}" for number in range(clients))
+        self.servers: dict[str, Node] = {}
+        """The nodes that run, by name; a paused one is among them."""
+        self._groups = groups
+        self._bugs = bugs
+        self._members = tuple(Member(name, name, PEER_PORT) for name in self.nodes)
+        self._machines = {
+            name: Hardware(loop, self.fabric, name, seed=seed)
+            for name in (*self.nodes, *self.clients)
+        }
+
+    def start(self) -> None:
+        """Switch all servers on."""
+        for name in self.nodes:
+            self.restart(name)
+
+    @property
+    def url(self) -> str:
+        """Where clients find the cluster."""
+        return "raftq://" + ",".join(f"{name}:{CLIENT_PORT}" for name in self.nodes)
+
+    def machine(self, name: str) -> Hardware:
+        return self._machines[name]
+
+    def replicas(self, group: GroupId) -> dict[str, Group]:
+        """The replicas of a group that run, by node."""
+        return {
+            name: node.host.groups[group]
+            for name, node in self.servers.items()
+            if group in node.host.groups
+        }
+
+    # --- Servers -------------------------------------------------------------------------------
+
+    async def _run(self, name: str, environment: Environment) -> None:
+        config = NodeConfig(
+            name,
+            Address(name, CLIENT_PORT),
+            self._members,
+            groups=self._groups,
+            raft_faults=self._bugs.raft,
+            storage_faults=self._bugs.storage,
+            queue_faults=self._bugs.queue,
+            witness=self.watch,
+        )
+        node = Node(environment, config, on_failure=self._failed)
+        self.servers[name] = node
+        await node.start()
+
+    def _failed(self, error: BaseException) -> None:
+        raise error
+
+    def restart(self, node: str) -> None:
+        process, environment = self._machines[node].start()
+        process.spawn(self._run(node, environment))
+
+    def kill(self, node: str) -> None:
+        self.servers.pop(node, None)
+        self._machines[node].kill()
+
+    def power_loss(self, node: str) -> None:
+        self.servers.pop(node, None)
+        self._machines[node].power_loss()
+
+    def pause(self, node: str) -> None:
+        self._machines[node].pause()
+
+    def resume(self, node: str) -> None:
+        self._machines[node].resume()
+
+    def leader(self) -> str | None:
+        """Who leads the first group that serves a queue; of two that believe it, the later one."""
+        leading = [
+            (replica.group != METADATA_GROUP, -replica.group, replica.raft.term, name)
+            for name, node in self.servers.items()
+            for replica in node.host.groups.values()
+            if replica.leading
+        ]
+        return max(leading)[-1] if leading else None
+
+    # --- Clients -------------------------------------------------------------------------------
+
+    def start_client(self, host: str) -> tuple[Process, Environment]:
+        """A new client process on a client host."""
+        return self._machines[host].start()
+
+    def spawn_client(self, host: str, work: Coroutine[Any, Any, None]) -> None:
+        process = self._machines[host].process
+        assert process is not None, f"{host} runs no client"
+        process.spawn(work)
+
+    def kill_client(self, host: str) -> None:
+        self._machines[host].kill()
+
+    # --- Links, disks, clocks ------------------------------------------------------------------
+
+    def block(self, source: str, target: str) -> None:
+        self.fabric.block(source, target)
+
+    def unblock(self, source: str, target: str) -> None:
+        self.fabric.unblock(source, target)
+
+    def reset_connections(self, one: str, other: str) -> None:
+        self.fabric.reset_connections(one, other)
+
+    def stall_syncs(self, node: str, duration: Micros) -> None:
+        self._machines[node].disk.stall(duration)
+
+    def end_stalls(self) -> None:
+        """No sync that begins from now on is stalled."""
+        for machine in self._machines.values():
+            machine.disk.end_stalls()
+
+    def jump_wall(self, node: str, by: Micros) -> None:
+        self._machines[node].clock.jump_wall(by)
+
+    def set_clock_rate(self, node: str, rate: int) -> None:
+        self._machines[node].clock.set_rate(rate)

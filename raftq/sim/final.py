@@ -1,0 +1,99 @@
+"""What must hold when everything is healed and drained: the replicas are one log and one machine.
+
+Rule: it looks at the nodes' insides directly; what clients saw is the ledger's business.
+"""
+
+from collections.abc import Iterator
+
+from raftq.batch import Batch
+from raftq.host import Group
+from raftq.ids import GroupId, Offset, Partition, QueueId
+from raftq.queue.machine import QueueMachine
+from raftq.sim.checkers import ViolationError
+from raftq.sim.cluster import SimCluster
+from raftq.sim.workload import SUBSCRIPTION, Workload, payload_of
+
+READ_BYTES = 1 << 20
+
+
+def has_converged(cluster: SimCluster) -> bool:
+    """Every group has all its replicas, follows one leader, and has applied all that it has.
+
+    Raises: ViolationError when one takes no part any more: no fault explains that.
+    """
+    for node, server in cluster.servers.items():
+        for replica in server.host.groups.values():
+            if replica.quarantined is not None:
+                raise ViolationError(
+                    f"{node} quarantined its replica of group {replica.group}: "
+                    f"{replica.quarantined}"
+                )
+    if len(cluster.servers) < len(cluster.nodes):
+        return False
+    return all(_is_settled(cluster, group) for group in _groups(cluster))
+
+
+def _groups(cluster: SimCluster) -> list[GroupId]:
+    found = {group: True for node in cluster.servers.values() for group in node.host.groups}
+    return sorted(found)
+
+
+def _is_settled(cluster: SimCluster, group: GroupId) -> bool:
+    replicas = cluster.replicas(group)
+    some = next(iter(replicas.values()))
+    if len(replicas) < len(some.nodes):
+        return False
+    facts = {
+        (replica.raft.term, replica.raft.leader, replica.raft.last_index, replica.applied_index)
+        for replica in replicas.values()
+    }
+    return len(facts) == 1 and sum(replica.leading for replica in replicas.values()) == 1
+
+
+def compare(cluster: SimCluster, workload: Workload) -> None:
+    """Compare all replicas, and what they hold with what clients were promised.
+
+    Raises: ViolationError.
+    """
+    with cluster.watch.kept():
+        for group in _groups(cluster):
+            for node, replica in cluster.replicas(group).items():
+                _check_replica(cluster, node, replica)
+        for plan in workload.queues:
+            queue = next(iter(cluster.servers.values())).metadata.queue(plan.name)
+            for number, group in enumerate(queue.groups):
+                # Equal chains are equal logs, so one replica is read for all: of each partition another.
+                replicas = list(cluster.replicas(group).items())
+                node, replica = replicas[number % len(replicas)]
+                records = _records(replica, queue.queue, Partition(number))
+                workload.ledger.log(node, plan.name, Partition(number), records)
+            workload.ledger.drained(SUBSCRIPTION, plan.name)
+
+
+def _check_replica(cluster: SimCluster, node: str, replica: Group) -> None:
+    agreement, index = cluster.watch.agreement, replica.applied_index
+    chain = replica.log.chain(index)
+    if chain is None:
+        raise ViolationError(f"{node} does not hold the end of group {replica.group}")
+    agreement.committed(node, replica.group, index, chain)
+    agreement.digest(node, replica.group, index, replica.machine.digest())
+
+
+def _records(replica: Group, queue: QueueId, partition: Partition) -> Iterator[tuple[Offset, str]]:
+    """All messages of a partition in a replica's log."""
+    machine = replica.machine
+    assert isinstance(machine, QueueMachine)
+    end = machine.next_offset(queue, partition) or 0
+    start = 0
+    while start < end:
+        found = replica.log.batches(queue, partition, Offset(start), Offset(end), READ_BYTES)
+        if not found:
+            raise ViolationError(
+                f"{replica.nodes[replica.replica]}: the log of {queue}/{partition} ends at {start}, "
+                f"its machine at {end}"
+            )
+        for stored in found:
+            bodies = Batch(bytes(stored.data)).bodies()
+            for position, body in enumerate(bodies):
+                yield Offset(stored.base_offset + position), payload_of(body)
+            start = stored.base_offset + len(bodies)

@@ -1,0 +1,146 @@
+"""What a directed scenario has in hand: the cluster, time, chance, and the way back.
+
+A scenario is a coroutine that runs outside all processes, as the nemesis does. Where the nemesis
+draws faults, a scenario goes through the steps of one counter-example; the seed varies the moments.
+
+Rule: whatever a scenario breaks, `heal` mends; it is called when the scenario is over.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from raftq.ids import Micros
+from raftq.sim.cluster import SimCluster
+from raftq.sim.loop import MICROS
+
+LEADER_SECONDS_MAX = 10
+LOOK_SECONDS = 0.01
+SYNC_LOOK_SECONDS = 0.001
+SYNC_LOOKS_MAX = 1_000
+MANY = 1_000
+
+
+class Stage:
+    """The cluster, as a scenario handles it."""
+
+    def __init__(self, cluster: SimCluster, choose: random.Random) -> None:
+        self.cluster = cluster
+        self.choose = choose
+        self._down: dict[str, bool] = {}
+
+    @property
+    def nodes(self) -> list[str]:
+        return list(self.cluster.nodes)
+
+    def tell(self, text: str, node: str = "") -> None:
+        self.cluster.loop.trace.event(self.cluster.loop.now, node, text)
+
+    async def pause(self, low: float, high: float) -> None:
+        """Let between `low` and `high` seconds pass."""
+        await asyncio.sleep(low + (high - low) * self.choose.random())
+
+    async def leader(self) -> str:
+        """Who leads, as soon as anybody does."""
+        for _ in range(int(LEADER_SECONDS_MAX / LOOK_SECONDS)):
+            leader = self.cluster.leader()
+            if leader is not None:
+                return leader
+            await asyncio.sleep(LOOK_SECONDS)
+        return self.nodes[0]
+
+    async def new_leader(self, old: str, *, seconds: float) -> str | None:
+        """Another leader than `old`, or None if there is none in time."""
+        for _ in range(int(seconds / LOOK_SECONDS)):
+            leader = self.cluster.leader()
+            if leader not in {None, old}:
+                return leader
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
+
+    async def just_synced(self, node: str) -> None:
+        """Wait until something that the node was sent has just become durable there."""
+        before = self._persisted(node)
+        for _ in range(SYNC_LOOKS_MAX):
+            await asyncio.sleep(SYNC_LOOK_SECONDS)
+            if self._persisted(node) != before:
+                return
+
+    def _persisted(self, node: str) -> list[int]:
+        replicas = self.cluster.servers[node].host.groups.values()
+        return [replica.persisted for replica in replicas]
+
+    def others(self, *nodes: str) -> list[str]:
+        """All other nodes, in an order of chance."""
+        others = [node for node in self.nodes if node not in nodes]
+        self.choose.shuffle(others)
+        return others
+
+    # --- Breaking ------------------------------------------------------------------------------
+
+    def cut(self, one: str, others: Iterable[str]) -> None:
+        """Nothing passes between a host and some others."""
+        others = list(others)
+        self.tell(f"cut {one} | {'+'.join(others)}")
+        for other in others:
+            self.cluster.block(one, other)
+            self.cluster.block(other, one)
+
+    def reset(self, one: str, others: Iterable[str]) -> None:
+        """All connections between a host and some others break; the ends learn it when they can."""
+        for other in others:
+            self.cluster.reset_connections(one, other)
+
+    def join(self, one: str, other: str) -> None:
+        self.tell(f"join {one} {other}")
+        self.cluster.unblock(one, other)
+        self.cluster.unblock(other, one)
+
+    def transfer(self, old: str, new: str) -> None:
+        """A leader hands over, as an operator may ask it to."""
+        self.tell(f"hands over to {new}", old)
+        for replica in self.cluster.servers[old].host.groups.values():
+            if replica.leading:
+                replica.transfer(new)
+
+    def deafen(self, node: str) -> None:
+        """The node is heard by all other nodes and hears none of them."""
+        self.tell("does not hear", node)
+        for other in self.others(node):
+            self.cluster.block(other, node)
+
+    def stall(self, node: str, seconds: float, *, times: int = MANY) -> None:
+        """The next syncs of the node take so much longer."""
+        self.tell(f"stall {seconds:.3f} s", node)
+        self.cluster.machine(node).disk.stall(Micros(int(seconds * MICROS)), times=times)
+
+    def kill(self, *nodes: str) -> None:
+        for node in nodes:
+            self.tell("kill", node)
+            self._down[node] = True
+            self.cluster.kill(node)
+
+    def power_loss(self, *nodes: str) -> None:
+        for node in nodes:
+            self.tell("power loss", node)
+            self._down[node] = True
+            self.cluster.machine(node).disk.end_stalls()
+            self.cluster.power_loss(node)
+
+    # --- Mending -------------------------------------------------------------------------------
+
+    def restart(self, *nodes: str) -> None:
+        for node in nodes:
+            self.tell("restart", node)
+            del self._down[node]
+            self.cluster.restart(node)
+
+    def heal(self) -> None:
+        """All links open, all disks quick, all nodes up."""
+        self.cluster.fabric.heal()
+        self.cluster.end_stalls()
+        self.restart(*tuple(self._down))
+
+
+Scenario = Callable[[Stage], Coroutine[Any, Any, None]]
