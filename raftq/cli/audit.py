@@ -48,7 +48,7 @@ def audit(
     ```
     raftq audit raftq-data
     raftq audit raftq-data/n1 raftq-data/n2 --only replicas --json
-    raftq demo --keep /tmp/d && raftq audit /tmp/d --ledger /tmp/d/ledger.jsonl --complete
+    raftq demo --keep ./d && raftq audit ./d --ledger ./d/ledger.jsonl --complete
     ```
     """
     # Nobody else needs Spark, and it may not be installed.

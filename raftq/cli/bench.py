@@ -62,7 +62,7 @@ def bench(
 
         raftq bench
         raftq bench publish-100 drain --seconds 10 --rounds 5 --results bench/results/canonical.jsonl
-        raftq bench publish-100 --keep /tmp/b --ledger /tmp/b.jsonl && raftq audit /tmp/b --ledger /tmp/b.jsonl
+        raftq bench publish-100 --keep ./b --ledger ./b.jsonl && raftq audit ./b --ledger ./b.jsonl
     """
     cases = workload or list(CASES)
     unknown = [case for case in cases if case not in CASES]

@@ -34,7 +34,7 @@ def dev(
     """Run a cluster on this machine for development. Ctrl-C stops it.
 
     ```
-    raftq dev --nodes 3 --data /tmp/raftq
+    raftq dev --nodes 3 --data ./raftq-data
     ```
 
     Prints the URL once the cluster is ready. In another terminal:

@@ -63,7 +63,7 @@ def demo(
 
     ```
     raftq demo
-    raftq demo --input ~/src/project --keep /tmp/raftq-demo
+    raftq demo --input ~/src/project --keep ./demo-data
     raftq demo --json | tail -1 | jq .failover_ms
     ```
     """
