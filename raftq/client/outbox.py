@@ -16,11 +16,13 @@ numbers, and is in the log once.
 A *generation* is one sending of the outstanding batches over one connection. An error of an older
 generation tells nothing new: the batch has been sent again since.
 
-A batch that is given up for good leaves a hole in the numbers, and what follows is refused with
-SequenceGap: if it was never sent before, it gets new numbers under a new identity
-(`Identity.renew`); else it is sent again as it is, until it is answered or its time is over.
+A batch that is given up may leave a hole in the numbers, and what follows is refused with
+SequenceGap, or with SessionExpired if nothing was published yet. When that happens to the first
+outstanding one, the producer begins anew (`Identity.renew`): nothing sent before enters the log any
+more, and the answer says up to which number it did. What did is sent once more as it was, and is
+answered with its offsets; all the rest gets new numbers. So a hole costs a delay, never an error.
 
-Invariant: numbers ascend in `_outstanding`, in which only the first may be refused for a gap.
+Invariant: numbers ascend in `_outstanding`.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from raftq.client.connection import Connection
+from raftq.client.identity import Identity
 from raftq.client.outgoing import OutgoingBatch
 from raftq.client.ports import SECOND_US
 from raftq.client.retry import ATTEMPT_SECONDS, final_error, pause_before
@@ -43,7 +46,7 @@ from raftq.errors import (
     SessionExpired,
     Timeout,
 )
-from raftq.ids import GroupId, Partition, ProducerId, QueueId
+from raftq.ids import GroupId, Partition, QueueId
 from raftq.wire import requests
 from raftq.wire.errors import Moved, NotLeader, WireError
 from raftq.wire.frames import Frame, FrameKind
@@ -51,21 +54,6 @@ from raftq.wire.frames import Frame, FrameKind
 ATTEMPT_US: Final = int(ATTEMPT_SECONDS * SECOND_US)
 SWEEP_SECONDS_MAX: Final = 1.0
 SWEEP_SECONDS_MIN: Final = 0.01
-
-
-class Identity(Protocol):
-    """Under which number a producer writes to one partition."""
-
-    producer: ProducerId
-    epoch: int
-    next_sequence: int
-
-    async def renew(self, seconds: float) -> None:
-        """Begin anew, behind all that was published: nothing numbered before will come again.
-
-        Raises: RaftqError, NotLeader, Moved.
-        """
-        ...
 
 
 class Owner(Protocol):
@@ -97,6 +85,8 @@ class Outbox:
         self._router = router
         self._owner = owner
         self._identity = identity
+        self._acknowledged = identity.next_sequence - 1
+        """The last number known to be in the log."""
         self._queue = queue
         self._group = group
         self._window = window
@@ -212,10 +202,10 @@ class Outbox:
                 self._give_up(batch, error)
             else:
                 self._tries = 0
+                last = batch.sequence + len(batch.bodies) - 1
+                self._acknowledged = max(self._acknowledged, last)
                 batch.resolve(published)
                 self._done(batch)
-        elif isinstance(reply, SessionExpired):
-            self._forgotten(batch, generation, reply)
         elif isinstance(reply, RaftqError) and reply.outcome == "unknown":
             batch.is_unknown = True
             if generation != self._generation:
@@ -231,36 +221,15 @@ class Outbox:
         """The batch was not applied by this attempt."""
         if isinstance(error, ProducerFenced):
             self.fail_all(error)
-        elif isinstance(error, SequenceGap):
-            # Behind another batch that is not answered yet, a gap only says that it did not arrive.
-            # And who refuses may be a leader that is none any more: as long as an earlier sending
-            # of anything may be in the log, new numbers might put it there twice.
-            if batch is self._outstanding[0] and not self._any_unknown():
-                self._renew = True
+        elif isinstance(error, SequenceGap | SessionExpired):
+            # Behind another batch that is not answered yet, this only says that that did not arrive.
+            self._renew = self._renew or batch is self._outstanding[0]
             self._recover(error)
         elif isinstance(error, NotLeader | Moved) or error.retriable:
             self._router.heard(self._group, error)
             self._recover(error)
         else:
             self._give_up(batch, error)
-
-    def _any_unknown(self) -> bool:
-        return any(each.is_unknown and not each.is_done for each in self._outstanding)
-
-    def _forgotten(self, batch: OutgoingBatch, generation: int, error: RaftqError) -> None:
-        """The server does not know this producer any more.
-
-        What was sent but once was refused just now, and is sent again under a new identity. Of the
-        rest nobody can say any more whether it was applied.
-        """
-        if batch.is_unknown:
-            self._give_up(batch, error)
-        if generation == self._generation:
-            for other in list(self._outstanding):
-                if other.is_unknown and not other.is_done:
-                    self._fail(other, error)
-            self._renew = True
-            self._recover(error)
 
     def _give_up(self, batch: OutgoingBatch, error: RaftqError) -> None:
         self._fail(batch, error)
@@ -331,11 +300,26 @@ class Outbox:
         if self._renew:
             await self._identity.renew(ATTEMPT_SECONDS)
             self._renew = False
-            while self._outstanding:
-                batch = self._outstanding.pop()
-                if not batch.is_done:
-                    self._queued.appendleft(batch)
+            self._sort_outstanding(self._identity.next_sequence - 1)
         self._connection = await self._router.to_leader(self._group)
+
+    def _sort_outstanding(self, published: int) -> None:
+        """All numbers up to `published` are in the log, and of what was sent nothing else will be."""
+        is_forgotten = published < self._acknowledged
+        self._acknowledged = published
+        in_log: deque[OutgoingBatch] = deque()
+        while self._outstanding:
+            batch = self._outstanding.pop()
+            if batch.is_done:
+                continue
+            if is_forgotten and batch.may_be_applied:
+                self._fail(batch, _forgotten(self.partition))
+            elif not is_forgotten and batch.sequence <= published:
+                in_log.appendleft(batch)
+            else:
+                batch.unsent()
+                self._queued.appendleft(batch)
+        self._outstanding = in_log
 
     def _resend(self) -> None:
         connection = self._connection
@@ -357,7 +341,9 @@ class Outbox:
     def _final(self, batch: OutgoingBatch) -> RaftqError:
         # A batch that waits for its answer may have been applied as well.
         unknown = batch.may_be_applied
-        return final_error(self._error, self._seconds, unknown=unknown)
+        # A hole is this class's own business: whoever waits for the batch can do nothing about it.
+        is_hole = isinstance(self._error, SequenceGap | SessionExpired)
+        return final_error(None if is_hole else self._error, self._seconds, unknown=unknown)
 
     # --- Silence -----------------------------------------------------------------------------
 
@@ -385,3 +371,11 @@ class Outbox:
         if self._queued:
             self._pump()
         self._watch()
+
+
+def _forgotten(partition: Partition) -> SessionExpired:
+    return SessionExpired(
+        f"this producer was idle for so long that partition {partition} does not know it any more: "
+        "whether the messages were published cannot be said; look for them before sending them again",
+        outcome="unknown",
+    )

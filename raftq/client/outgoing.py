@@ -106,6 +106,11 @@ class OutgoingBatch:
     def is_full(self) -> bool:
         return self.size >= BATCH_BYTES or len(self.bodies) >= BATCH_MESSAGES
 
+    def unsent(self) -> None:
+        """No sending of it was applied, or ever will be."""
+        self.is_unknown = self.is_answered = False
+        self.sent_us = 0
+
     def add(self, body: bytes, key: bytes | None, headers: Headers | None, extras: Extras) -> int:
         """Add one message; its position."""
         position = len(self.bodies)

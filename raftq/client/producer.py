@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack, cast
 
 from raftq.batch import Headers
-from raftq.client.identity import AnonymousIdentity, NamedIdentity
+from raftq.client.identity import Identity
 from raftq.client.many import NOT_MINE, as_bytes, check_extras, collect, divide
 from raftq.client.options import (
     ACKS,
@@ -105,15 +105,11 @@ class Producer:
 
     async def _outbox(self, info: QueueInfo, partition: Partition) -> Outbox:
         group = info.groups[partition]
-        identity: AnonymousIdentity | NamedIdentity
-        if self.name is None:
-            identity = AnonymousIdentity(self._router.outside)
-        else:
-            named = NamedIdentity(self._router, info, partition, self.name)
+        identity = Identity(self._router, info, partition, self.name)
+        if self.name is not None:
             await self._router.until_answered(
-                lambda patience: named.renew(patience.attempt()), self._seconds, group=group
+                lambda patience: identity.take_over(patience.attempt()), self._seconds, group=group
             )
-            identity = named
         return Outbox(
             self._router,
             self,

@@ -167,17 +167,23 @@ def open_producer(state: State, meta: Meta, command: OpenProducer) -> Applied:
     if producer is None and state.producers >= MAX_PRODUCERS:
         return Applied(Busy(f"this group knows {MAX_PRODUCERS} producers, its bound; retry later"))
     state.touch(partition)
-    partition.epoch += 1
+    opened = producer is None or producer.epoch == command.epoch
     if producer is None:
+        partition.epoch += 1
         producer = state.open_producer(partition, command.producer, partition.epoch, meta.log_time)
-    producer.epoch = partition.epoch
-    producer.used = meta.log_time
+        producer.opener = command.opener
+    elif opened:
+        partition.epoch += 1
+        producer.epoch, producer.opener = partition.epoch, command.opener
+    if producer.opener == command.opener:
+        producer.used = meta.log_time
     return Applied(
         ProducerOpened(
             ProducerId(command.producer),
             producer.epoch,
             producer.next_sequence - 1,
             producer.last_offset,
+            producer.opener == command.opener,
         )
     )
 

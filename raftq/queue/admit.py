@@ -26,7 +26,7 @@ from raftq.queue.command_reader import check
 from raftq.queue.commands import Configure, Drop, OpenProducer, Redrive, Subscribe
 from raftq.queue.faults import Faults
 from raftq.queue.partition import Partition
-from raftq.queue.producers import Remembered, out_of_order, repetition
+from raftq.queue.producers import Remembered, no_repetition, out_of_order
 from raftq.queue.publish import measured, unacceptable
 from raftq.queue.replies import Published
 from raftq.queue.state import State
@@ -189,16 +189,13 @@ class QueueAdmission:
             if in_flight is not None and len(in_flight.batches) >= PRODUCER_WINDOW:
                 return _window_full(batch)
             return None
-        refused = out_of_order(batch, latest.epoch, latest.next_sequence)
-        if refused is not None:
-            return refused
         original = in_flight.batches.get(batch.sequence) if in_flight else None
         if original is None and known is not None:
             original = known.find(batch.sequence)
-        refused = repetition(batch, original)
-        if refused is not None:
-            return refused
-        assert original is not None, "a repetition repeats something"
+        if original is None or not original.is_repeated_by(batch):
+            return out_of_order(batch, latest.epoch, latest.next_sequence) or no_repetition(
+                batch, original
+            )
         at = _NO_INDEX if self._faults.duplicate_answered_early else original.index
         return DuplicateOf(at, Published(original.base_offset, original.messages, duplicate=True))
 

@@ -31,7 +31,7 @@ All little-endian. Every header begins with its kind and the format version. PUB
     DROP           kind, version, force u8, zero | queue u32 | partition u32
     ATTACH         kind, version, two zeros | attachment u32 | session u64 | last delivery seen u64
     RELEASE        kind, version, goodbye u8, zero | attachment u32 | session u64
-    OPEN_PRODUCER  kind, version, two zeros | queue u32 | partition u32 | producer u64
+    OPEN_PRODUCER  kind, version, two zeros | queue u32 | partition u32 | epoch u32 | producer u64 | opener u64
 """
 
 from struct import Struct
@@ -69,4 +69,4 @@ CONFIGURE_STRUCT: Final = Struct("<BBBxIIQ")
 DROP_STRUCT: Final = Struct("<BBBxII")
 ATTACH_STRUCT: Final = Struct("<BB2xIQQ")
 RELEASE_STRUCT: Final = Struct("<BBBxIQ")
-OPEN_PRODUCER_STRUCT: Final = Struct("<BB2xIIQ")
+OPEN_PRODUCER_STRUCT: Final = Struct("<BB2xIIIQQ")

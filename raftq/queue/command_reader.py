@@ -276,10 +276,12 @@ def _read_release(header: bytes) -> commands.Release:
 
 
 def _read_open_producer(header: bytes) -> commands.OpenProducer:
-    _, _, queue, partition, producer = _exactly(layout.OPEN_PRODUCER_STRUCT, header)
-    if not producer:
-        raise InvalidArgument("producer 0 is nobody: it cannot be opened")
-    return commands.OpenProducer(QueueId(queue), Partition(partition), ProducerId(producer))
+    _, _, queue, partition, epoch, producer, opener = _exactly(layout.OPEN_PRODUCER_STRUCT, header)
+    if not producer or not opener:
+        raise InvalidArgument("producer 0 and opener 0 are nobody: draw a number")
+    return commands.OpenProducer(
+        QueueId(queue), Partition(partition), ProducerId(producer), epoch, opener
+    )
 
 
 _READERS: Final[dict[int, Callable[[bytes], Command]]] = {

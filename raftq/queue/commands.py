@@ -80,11 +80,15 @@ class Release(NamedTuple):
 
 
 class OpenProducer(NamedTuple):
-    """A producer that has a name starts anew and fences its older self."""
+    """A producer starts anew, and fences all that was sent before; `raftq.queue.producers` has the rules."""
 
     queue: QueueId
     partition: Partition
     producer: ProducerId
+    epoch: int
+    """The one that it believes to be in force: of another it is only told."""
+    opener: int
+    """A number that nobody else draws: it tells a repetition from somebody else's opening."""
 
 
 class Taker(NamedTuple):
@@ -278,15 +282,11 @@ def encode_release(session: SessionId, attachment: int, *, goodbye: bool) -> byt
     )
 
 
-def encode_open_producer(queue: QueueId, partition: Partition, producer: ProducerId) -> bytes:
-    return _packed(
-        layout.OPEN_PRODUCER_STRUCT,
-        layout.OPEN_PRODUCER,
-        FORMAT_VERSION,
-        queue,
-        partition,
-        producer,
-    )
+def encode_open_producer(
+    queue: QueueId, partition: Partition, producer: ProducerId, *, epoch: int, opener: int
+) -> bytes:
+    values = (queue, partition, epoch, producer, opener)
+    return _packed(layout.OPEN_PRODUCER_STRUCT, layout.OPEN_PRODUCER, FORMAT_VERSION, *values)
 
 
 def encode_deliver(takers: Iterable[Taker]) -> bytes:

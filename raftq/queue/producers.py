@@ -12,6 +12,13 @@ Rules:
    what came before is not known here any more, so that nothing can be said about duplicates.
 3. Epochs are minted per partition and never repeat, so that a producer that was forgotten and opened
    again still fences its oldest self.
+4. To open a producer is to compare and set: who opens names the epoch that it takes to be in force,
+   and gets the next one if that is so. Else it is told the one in force: a newcomer names that one
+   next, a producer that held an epoch before knows that it is fenced. So an opening that comes late,
+   or again, fences nobody: a repetition is known by its opener, and answered with what it got.
+5. After an opening nothing of an older epoch enters the log any more, so the opening's answer tells
+   what became of all that was sent before. An exact repetition of what did enter is answered with
+   the original's offsets whatever the epoch.
 """
 
 from array import array
@@ -36,14 +43,20 @@ class Remembered(NamedTuple):
     index: Index  # type: ignore[assignment]  # Hides tuple.index, which nobody asks it for.
     checksum: int
 
+    def is_repeated_by(self, header: Header) -> bool:
+        """Whether that batch, which has the same sequence, is this one again, byte for byte."""
+        return self.checksum == header.checksum and self.messages == header.count
+
 
 class Producer:
     """What a partition knows of one producer."""
 
-    __slots__ = ("check_at", "epoch", "last_offset", "next_sequence", "used", "window")
+    __slots__ = ("check_at", "epoch", "last_offset", "next_sequence", "opener", "used", "window")
 
     def __init__(self, epoch: int, used: int, check_at: int) -> None:
         self.epoch = epoch
+        self.opener = 0
+        """Who opened it with this epoch; 0 if nobody did."""
         self.next_sequence = 0
         self.last_offset = -1
         self.used = used
@@ -80,8 +93,9 @@ def out_of_order(header: Header, epoch: int | None, next_sequence: int) -> Raftq
         if not header.epoch and not header.sequence:
             return None
         return SessionExpired(
-            f"producer {header.producer} is not known {where} (any more), so its batch {header.sequence} "
-            "may or may not be there; open the producer anew"
+            f"producer {header.producer} is not known {where} (any more), so whether its batch "
+            f"{header.sequence} was published before cannot be said; open the producer anew",
+            outcome="not_applied",
         )
     if header.epoch < epoch:
         return ProducerFenced(
@@ -90,7 +104,8 @@ def out_of_order(header: Header, epoch: int | None, next_sequence: int) -> Raftq
         )
     if header.epoch > epoch:
         return SessionExpired(
-            f"producer {header.producer} was not opened with epoch {header.epoch} {where}; open it anew"
+            f"producer {header.producer} was not opened with epoch {header.epoch} {where}; open it anew",
+            outcome="not_applied",
         )
     if header.sequence > next_sequence:
         return SequenceGap(
@@ -100,8 +115,8 @@ def out_of_order(header: Header, epoch: int | None, next_sequence: int) -> Raftq
     return None
 
 
-def repetition(header: Header, known: Remembered | None) -> RaftqError | None:
-    """Why a batch with an old sequence is no duplicate of the one that is remembered under it."""
+def no_repetition(header: Header, known: Remembered | None) -> RaftqError:
+    """What to say of a batch with an old sequence that is not the one remembered under it."""
     where = f"on queue {header.queue}, partition {header.partition}"
     if known is None:
         return SequenceGap(
@@ -109,9 +124,7 @@ def repetition(header: Header, known: Remembered | None) -> RaftqError | None:
             f"beginning of one of its last {PRODUCER_WINDOW} batches; open the producer anew",
             outcome="unknown",
         )
-    if known.messages != header.count or known.checksum != header.checksum:
-        return InvalidArgument(
-            f"producer {header.producer} sent another batch {where} under its old sequence "
-            f"{header.sequence}; give every batch a sequence of its own"
-        )
-    return None
+    return InvalidArgument(
+        f"producer {header.producer} sent another batch {where} under its old sequence "
+        f"{header.sequence}; give every batch a sequence of its own"
+    )

@@ -86,7 +86,7 @@ class Released(NamedTuple):
 
 
 class ProducerOpened(NamedTuple):
-    """The producer may publish with this epoch; older epochs are fenced."""
+    """What is known of the producer; if `opened`, it may publish with this epoch, and older ones are fenced."""
 
     producer: ProducerId
     epoch: int
@@ -94,6 +94,8 @@ class ProducerOpened(NamedTuple):
     """Sequence of the last message that this producer published, -1 if none is known."""
     last_offset: int
     """Its offset, or -1."""
+    opened: bool
+    """False: the epoch is another's, and nothing was changed."""
 
 
 class TakerResult(NamedTuple):

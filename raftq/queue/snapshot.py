@@ -92,6 +92,7 @@ def _producer(number: int, producer: Producer) -> list[Any]:
     return [
         number,
         producer.epoch,
+        producer.opener,
         producer.next_sequence,
         producer.last_offset,
         producer.used,
@@ -227,8 +228,9 @@ def _read_partition(values: Any) -> Partition:
 
 
 def _read_producer(values: Any) -> Producer:
-    _, epoch, next_sequence, last_offset, used, check_at, window = values
+    _, epoch, opener, next_sequence, last_offset, used, check_at, window = values
     producer = Producer(epoch, used, check_at)
+    producer.opener = opener
     producer.next_sequence = next_sequence
     producer.last_offset = last_offset
     producer.window.frombytes(window)

@@ -314,12 +314,19 @@ class FanOut:
         def answer(reply: object) -> Map:
             assert isinstance(reply, ProducerOpened)
             return {
+                "opened": reply.opened,
                 "epoch": reply.epoch,
                 "last_sequence": reply.last_sequence,
                 "last_offset": reply.last_offset,
             }
 
-        header = commands.encode_open_producer(queue, partition, wanted["producer"])
+        header = commands.encode_open_producer(
+            queue,
+            partition,
+            wanted["producer"],
+            epoch=wanted["epoch"],
+            opener=wanted["opener"],
+        )
         self._propose_mapped(request, {"group": group}, header, answer)
 
 

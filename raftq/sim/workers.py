@@ -23,7 +23,7 @@ from raftq.client.consumer import Consumer
 from raftq.client.message import Message
 from raftq.client.producer import Producer
 from raftq.client.receipts import PendingReceipt, Receipt
-from raftq.errors import OffsetOutOfRange, RaftqError, StaleReceipt
+from raftq.errors import OffsetOutOfRange, ProducerFenced, RaftqError, StaleReceipt
 from raftq.sim.checkers import ViolationError
 from raftq.sim.workload import SUBSCRIPTION, QueuePlan, Workload
 
@@ -46,13 +46,18 @@ class Worker:
     is_ordered = True
     """Whether it sends in an order: many sends at once have none."""
 
+    is_named = False
+    """Whether its order goes on when its process is started again."""
+
     def __init__(self, workload: Workload, client: AsyncClient, host: str) -> None:
         self.workload = workload
         self.client = client
         self.host = host
         self.done = 0
         self.choose: random.Random = workload.generator(self.name)
-        self.payloads = workload.payloads(self.name, self.choose, ordered=self.is_ordered)
+        self.payloads = workload.payloads(
+            self.name, self.choose, ordered=self.is_ordered, lasting=self.is_named
+        )
 
     @property
     def goes_on(self) -> bool:
@@ -103,16 +108,23 @@ class Worker:
         self.done += 1
         self.workload.succeeded(kind)
 
-    def failed(self, kind: str, error: RaftqError) -> None:
+    def failed(self, kind: str, error: RaftqError, also: tuple[type[RaftqError], ...] = ()) -> None:
         self.done += 1
-        self.workload.failed(kind, error)
+        self.workload.failed(kind, error, also)
 
-    async def send(self, kind: str, queue: str, body: bytes, work: Awaitable[Receipt]) -> None:
-        """One message on its way: tell what becomes of it."""
+    async def send(
+        self,
+        kind: str,
+        queue: str,
+        body: bytes,
+        work: Awaitable[Receipt],
+        also: tuple[type[RaftqError], ...] = (),
+    ) -> None:
+        """One message on its way: tell what becomes of it. It may end with the errors `also`."""
         try:
             receipt = await work
         except RaftqError as error:
-            self.failed(kind, error)
+            self.failed(kind, error, also)
             if error.outcome == "not_applied":
                 self.workload.refused(body)
         else:
@@ -134,17 +146,23 @@ class Synchronous(Worker):
 
 
 class Windowed(Worker):
-    """Many messages in flight, under a name that is opened again and again."""
+    """Many messages in flight, under a name that is opened again and again.
+
+    Whatever happens to the processes of that name, what they sent stays in one order; and only who
+    was followed by a newer opening may be told that it is fenced.
+    """
 
     name = "windowed"
     share = 0.24
     produces = True
+    is_named = True
 
     def __init__(self, workload: Workload, client: AsyncClient, host: str) -> None:
         super().__init__(workload, client, host)
         self.plan = self.queue()
         self.producer: Producer | None = None
-        self.pending: list[tuple[bytes, PendingReceipt]] = []
+        self.openings = 0
+        self.pending: list[tuple[bytes, int, PendingReceipt]] = []
 
     async def work(self) -> None:
         if self.producer is None and not await self._reopened():
@@ -159,7 +177,7 @@ class Windowed(Worker):
                 self.workload.refused(body)
                 self.producer = None
                 break
-            self.pending.append((body, receipt))
+            self.pending.append((body, self.openings, receipt))
             if not self.choose.randrange(8):
                 await asyncio.sleep(0.001)
         if not self.choose.randrange(6):
@@ -170,14 +188,15 @@ class Windowed(Worker):
     async def close(self) -> None:
         """Wait for all that is in flight."""
         pending, self.pending = self.pending, []
-        for body, receipt in pending:
-            await self.send("submit", self.plan.name, body, receipt)
+        for body, opening, receipt in pending:
+            also = (ProducerFenced,) if opening < self.openings else ()
+            await self.send("submit", self.plan.name, body, receipt, also)
 
     async def _reopened(self) -> bool:
+        self.openings += 1
         linger = self.choose.choice((None, 0.005))
         producer = self.client.producer(self.plan.name, name=self.name, linger=linger, window=8)
         self.producer = await self.call("open", producer.open())
-        self.payloads = self.workload.payloads(self.name, self.choose)
         return self.producer is not None
 
 

@@ -29,9 +29,7 @@ from raftq.errors import (
     Busy,
     ConnectionFailed,
     NoQuorum,
-    ProducerFenced,
     RaftqError,
-    SequenceGap,
     SessionExpired,
     StaleReceipt,
     Timeout,
@@ -52,17 +50,11 @@ CLIENT_SECONDS = (4.0, 8.0, 20.0)
 HURRY = 0.25
 """How much shorter pauses are while the run is behind with its operations."""
 
-EXPECTED = (
-    Timeout,
-    ConnectionFailed,
-    NoQuorum,
-    Busy,
-    StaleReceipt,
-    ProducerFenced,
-    SequenceGap,
-    SessionExpired,
-)
+EXPECTED = (Timeout, ConnectionFailed, NoQuorum, Busy)
 """What the library may say under the faults that the nemesis knows."""
+
+EXPECTED_OF_CONSUMERS = (*EXPECTED, StaleReceipt, SessionExpired)
+CONSUMING = frozenset({"ack", "extend", "flush", "iterate", "nack", "receive"})
 
 
 class QueuePlan(NamedTuple):
@@ -113,6 +105,7 @@ class Workload:
         self._begun = cluster.loop.now
         self._duration = duration
         self._runs: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._payloads: dict[str, Payloads] = {}
         self._violations = cluster.watch
 
     # --- Time ----------------------------------------------------------------------------------
@@ -139,11 +132,16 @@ class Workload:
         self._runs["worker", name] += 1
         return generator(self._seed, "worker", name, str(self._runs["worker", name]))
 
-    def payloads(self, name: str, choose: random.Random, *, ordered: bool = True) -> "Payloads":
-        """Payloads for the next run of the producer of that name."""
-        self._runs["payloads", name] += 1
+    def payloads(
+        self, name: str, choose: random.Random, *, ordered: bool = True, lasting: bool = False
+    ) -> "Payloads":
+        """Payloads for the next run of the producer of that name; `lasting`: they outlive the run."""
+        self._runs["payloads", name] += not lasting
         run = f"{name}.{self._runs['payloads', name]}"
-        return Payloads(self, run, choose, ordered=ordered)
+        made = self._payloads.get(run)
+        if made is None:
+            made = self._payloads[run] = Payloads(self, run, choose, ordered=ordered)
+        return made
 
     def client(self, environment: Environment, choose: random.Random) -> AsyncClient:
         return AsyncClient(
@@ -157,11 +155,13 @@ class Workload:
         self.outcomes[f"{kind} ok"] += 1
         self.availability.succeeded(self.loop.now)
 
-    def failed(self, kind: str, error: RaftqError) -> None:
+    def failed(self, kind: str, error: RaftqError, also: tuple[type[RaftqError], ...] = ()) -> None:
+        """An operation ended with an error; there is a reason why it may be one of `also`, too."""
         self.operations += 1
         self.outcomes[f"{kind} {type(error).__name__} {error.outcome}"] += 1
         self.loop.trace.note(self.loop.now, "", f"{kind}: {error}")
-        if not isinstance(error, EXPECTED):
+        expected = EXPECTED_OF_CONSUMERS if kind in CONSUMING else EXPECTED
+        if not isinstance(error, expected + also):
             with self._violations.kept():
                 raise ViolationError(f"{kind} failed with {type(error).__name__}: {error}")
 

@@ -16,7 +16,7 @@ import re
 from typing import Any, Final, Literal, NamedTuple
 
 from raftq.errors import InvalidArgument, InvalidQueueName, ProtocolError
-from raftq.limits import MAX_ACK_RANGES, MAX_NODE_NAME, MAX_PARTITIONS, MAX_REASON_BYTES
+from raftq.limits import MAX_ACK_RANGES, MAX_PARTITIONS, MAX_REASON_BYTES
 
 DEFAULT_SUBSCRIPTION: Final = "default"
 _NAME: Final = re.compile(r"(?!\.|__)[A-Za-z0-9._-]{1,80}", re.ASCII)
@@ -158,9 +158,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
             "queue": Field("integer", high=_U32),
             "partition": _PARTITION,
             "producer": Field("integer", low=1),
-            "name": Field("text", low=1, high=MAX_NODE_NAME),
+            "epoch": Field("integer", high=_U32),
+            "opener": Field("integer", low=1),
         },
-        "{epoch, last_sequence: -1 for none, last_offset}",
+        "{opened, epoch, last_sequence: -1 for none, last_offset}: the next epoch is the producer's if `epoch` "
+        "is the one in force, or the producer is not known; else `opened` is false and nothing was "
+        "changed. Who names the same random `opener` again gets the same answer",
     ),
     "status": Operation(
         "any node",

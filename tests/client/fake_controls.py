@@ -55,10 +55,15 @@ class Controls:
     def do_open_producer(self, wanted):
         number = self.cluster.group_of[wanted["queue"], wanted["partition"]]
         header = commands.encode_open_producer(
-            wanted["queue"], wanted["partition"], wanted["producer"]
+            wanted["queue"],
+            wanted["partition"],
+            wanted["producer"],
+            epoch=wanted["epoch"],
+            opener=wanted["opener"],
         )
         reply = self.apply(self.group(number), header)
         return {
+            "opened": reply.opened,
             "epoch": reply.epoch,
             "last_sequence": reply.last_sequence,
             "last_offset": reply.last_offset,

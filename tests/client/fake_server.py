@@ -45,6 +45,10 @@ class FakeNode:
         """Answer NotLeader where others lead, instead of forwarding."""
         self.cut_after = None
         """Break the connection when so many more bytes have been written."""
+        self.broke = asyncio.Event()
+        """A connection broke because of `lose` or `swallow`."""
+        self.lose = {}
+        """Kind -> how many requests are lost before they do anything, the connection with them."""
         self.swallow = {}
         """Kind -> how many of its replies are lost, the connection with them."""
         self.refuse = {}
@@ -146,6 +150,7 @@ class FakeConnection(Controls, asyncio.BufferedProtocol):
                 return
             if self.node.swallow.get(kind):
                 self.node.swallow[kind] -= 1
+                self.node.broke.set()
                 self.transport.abort()
                 return
             vectors = self.wire.reply(reply_kind, stream, *parts)
@@ -155,6 +160,11 @@ class FakeConnection(Controls, asyncio.BufferedProtocol):
             else:
                 self.write(vectors)
 
+        if self.node.lose.get(kind):
+            self.node.lose[kind] -= 1
+            self.node.broke.set()
+            self.transport.abort()
+            return
         try:
             if self.node.refuse.get(kind):
                 raise self.node.refuse[kind].pop(0)
@@ -392,6 +402,12 @@ class FakeCluster:
             for stored in self.groups[group].log[queue.id, partition]
             for body in batch.Batch(stored.data).bodies()
         ]
+
+    def forget_producers(self, name):
+        """Let so much time pass that idle producers are forgotten, or act as if."""
+        queue = self.queues[name]
+        for partition, group in enumerate(queue.groups):
+            self.groups[group].machine._state.partitions[queue.id, partition].producers.clear()
 
     def move_leader(self, group, node):
         self.groups[group].leader = node

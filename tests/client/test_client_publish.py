@@ -10,7 +10,6 @@ from raftq.errors import (
     InvalidArgument,
     MessageTooLarge,
     NoQuorum,
-    ProducerFenced,
     QueueFull,
     QueueNotFound,
     Timeout,
@@ -251,30 +250,6 @@ def test_an_answer_that_never_comes():
     run(scenario)
 
 
-def test_a_batch_given_up_does_not_stop_those_behind_it():
-    """Its number is a hole: what follows gets new numbers under a new identity, once."""
-
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        async with cluster.client(timeout=1.0) as client, client.producer("orders") as producer:
-            await producer.send(b"0")
-            cluster.n1.refuse[K.PUBLISH] = [InvalidArgument("no")]
-            results = await asyncio.gather(
-                producer.send_many([b"x" * 40_000] * 2),
-                producer.send_many([b"y" * 40_000] * 2),
-                producer.send_many([b"z" * 40_000] * 2),
-                return_exceptions=True,
-            )
-            assert isinstance(results[0], InvalidArgument)
-            assert results[0].failed == (0, 1)
-            assert [receipt.offset for receipt in results[1]] == [1, 2]
-            assert [receipt.offset for receipt in results[2]] == [3, 4]
-            assert (await producer.send(b"1")).offset == 5
-        assert [body[:1] for body in cluster.bodies("orders")] == [b"0", *b"y y z z 1".split()]
-
-    run(scenario)
-
-
 def test_refusals_that_pass_are_waited_out():
     async def scenario(cluster):
         cluster.create_queue("orders")
@@ -297,21 +272,6 @@ def test_a_full_queue_is_told_in_the_end():
             message = (await client.receive("orders"))[0]
             await message.ack()
             assert (await client.send("orders", b"5")).offset == 3
-
-    run(scenario)
-
-
-def test_named_producers_go_on_and_fence():
-    async def scenario(cluster):
-        cluster.create_queue("orders", partitions=2)
-        async with cluster.client() as client, cluster.client() as other:
-            older = await client.producer("orders", name="ingest").open()
-            await older.send(b"1", key=b"k")
-            async with other.producer("orders", name="ingest") as newer:
-                assert (await newer.send(b"2", key=b"k")).offset == 1
-                with pytest.raises(ProducerFenced):
-                    await older.send(b"3", key=b"k")
-                assert (await newer.send(b"4", key=b"k")).offset == 2
 
     run(scenario)
 

@@ -162,7 +162,15 @@ class RandomRun:
 
     def open_producer(self):
         partition, producer = self.random.randrange(PARTITIONS), self.random.randrange(1, 4)
-        reply = self.world.apply(commands.encode_open_producer(QUEUE, partition, producer))
+        known, _ = self.sequences.get((partition, producer), (0, 0))
+        opening = commands.encode_open_producer(
+            QUEUE,
+            partition,
+            producer,
+            epoch=known - self.random.randrange(2) if known else 0,
+            opener=self.random.randrange(1, 4),
+        )
+        reply = self.world.apply(opening)
         self.sequences[partition, producer] = (reply.epoch, reply.last_sequence + 1)
 
     def replace_partition(self):

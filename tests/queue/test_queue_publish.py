@@ -29,6 +29,10 @@ def batch(count=1, *, producer=0, epoch=0, sequence=0, body=b"x" * 10, queue=QUE
     return encode([body] * count, queue=queue, partition=0, **ids, **options)
 
 
+def opening(producer, *, epoch=0, opener=1):
+    return commands.encode_open_producer(QUEUE, 0, producer, epoch=epoch, opener=opener)
+
+
 def test_offsets_follow_each_other_and_subscribers_are_told():
     world = World()
     assert world.publish(3) == Published(0, 3, duplicate=False)
@@ -182,7 +186,7 @@ def test_a_producer_never_opened_begins_at_zero():
     world = World()
     unknown = world.publish(1, producer=5, sequence=7)
     assert isinstance(unknown, SessionExpired)
-    assert unknown.outcome == "unknown"
+    assert unknown.outcome == "not_applied"
     assert isinstance(world.publish(1, producer=5, epoch=1), SessionExpired)
     assert isinstance(world.publish(1, producer=5, sequence=2**63), InvalidArgument)
     assert world.publish(1, producer=5) == Published(0, 1, duplicate=False)
@@ -195,19 +199,52 @@ def test_producer_zero_has_no_duplicates():
 
 def test_an_opened_producer_goes_on_where_it_was_and_fences_its_older_self():
     world = World()
-    opening = commands.encode_open_producer(QUEUE, 0, 5)
-    assert world.apply(opening) == ProducerOpened(5, 1, -1, -1)
+    assert world.apply(opening(5, opener=1)) == ProducerOpened(5, 1, -1, -1, opened=True)
     world.publish(3, producer=5, epoch=1)
-    assert world.apply(opening) == ProducerOpened(5, 2, 2, 2)
+    assert world.apply(opening(5, epoch=1, opener=2)) == ProducerOpened(5, 2, 2, 2, opened=True)
     fenced = world.publish(1, producer=5, epoch=1, sequence=3)
     assert isinstance(fenced, ProducerFenced)
     assert world.publish(1, producer=5, epoch=2, sequence=3) == Published(3, 1, duplicate=False)
     assert isinstance(world.publish(1, producer=5, epoch=9, sequence=4), SessionExpired)
 
 
+def test_who_opens_a_producer_without_knowing_its_epoch_is_told_it_and_fences_nobody():
+    world = World()
+    world.apply(opening(5, opener=1))
+    world.publish(3, producer=5, epoch=1)
+    for epoch in (0, 2, 9):
+        told = world.apply(opening(5, epoch=epoch, opener=2))
+        assert told == ProducerOpened(5, 1, 2, 2, opened=False)
+    assert world.publish(1, producer=5, epoch=1, sequence=3) == Published(3, 1, duplicate=False)
+
+
+def test_a_repeated_opening_gets_the_same_answer_and_one_that_comes_late_changes_nothing():
+    world = World()
+    first = world.apply(opening(5, opener=1))
+    assert world.apply(opening(5, opener=1)) == first
+    second = world.apply(opening(5, epoch=1, opener=2))
+    assert (second.epoch, second.opened) == (2, True)
+    # The first opener's requests arrive again, after it was fenced.
+    for epoch in (0, 1):
+        late = world.apply(opening(5, epoch=epoch, opener=1))
+        assert (late.epoch, late.opened) == (2, False)
+    assert world.apply(opening(5, epoch=1, opener=2)) == second
+
+
+def test_a_producer_that_was_never_opened_can_begin_anew():
+    world = World()
+    world.publish(2, producer=5)
+    assert world.apply(opening(5, opener=1)) == ProducerOpened(5, 1, 1, 1, opened=True)
+    # What was sent before and arrives now is refused, but for what is in the log already.
+    assert isinstance(world.publish(1, producer=5, sequence=2), ProducerFenced)
+    assert world.publish(2, producer=5).reply == Published(0, 2, duplicate=True)
+    assert world.publish(1, producer=5, epoch=1, sequence=2) == Published(2, 1, duplicate=False)
+    assert isinstance(world.publish(1, producer=5, sequence=2), ProducerFenced)
+
+
 def test_an_idle_producer_is_forgotten_and_its_old_batches_are_refused_not_taken_as_new():
     world = World()
-    world.apply(commands.encode_open_producer(QUEUE, 0, 5))
+    world.apply(opening(5))
     world.publish(2, producer=5, epoch=1)
     world.now += PRODUCER_EXPIRES_MICROS - 1
     world.tick()
@@ -217,9 +254,9 @@ def test_an_idle_producer_is_forgotten_and_its_old_batches_are_refused_not_taken
     assert world.partition().producers == 0
     refused = world.publish(2, producer=5, epoch=1, sequence=2)
     assert isinstance(refused, SessionExpired)
-    assert refused.outcome == "unknown"
+    assert refused.outcome == "not_applied"
     # The epoch minted anew still fences the one that was forgotten.
-    assert world.apply(commands.encode_open_producer(QUEUE, 0, 5)).epoch == 2
+    assert world.apply(opening(5)).epoch == 2
     assert isinstance(world.publish(2, producer=5, epoch=1, sequence=2), ProducerFenced)
 
 
@@ -233,8 +270,8 @@ def test_there_are_not_more_producers_than_the_bound(monkeypatch):
     world.apply(admitted.header, batch(producer=6))
     assert isinstance(world.publish(1, producer=0), Published)
     assert isinstance(world.publish(1, producer=7), Busy)
-    assert isinstance(world.apply(commands.encode_open_producer(QUEUE, 0, 6)), ProducerOpened)
-    assert isinstance(world.apply(commands.encode_open_producer(QUEUE, 0, 9)), Busy)
+    assert isinstance(world.apply(opening(6)), ProducerOpened)
+    assert isinstance(world.apply(opening(9)), Busy)
     world.tick(PRODUCER_EXPIRES_MICROS / SECOND)
     assert isinstance(world.publish(1, producer=7), Published)
     assert isinstance(world.publish(1, producer=9), Published)
@@ -273,7 +310,7 @@ def test_a_tick_in_flight_that_forgets_the_producer_does_not_spoil_an_admitted_s
         commands.encode_drop(QUEUE, 0, force=True),
         commands.encode_redrive(0, 0, 0, 0, queue=QUEUE, partition=0),
         commands.encode_subscribe(0, 0, 0, 0, queue=QUEUE, partition=0, subscription="billing"),
-        commands.encode_open_producer(QUEUE, 0, 5),
+        opening(5),
     ],
 )
 def test_a_publish_waits_for_what_the_admission_does_not_foresee(header):
@@ -290,8 +327,7 @@ def test_a_publish_waits_for_what_the_admission_does_not_foresee(header):
 def test_a_publish_waits_for_the_last_of_them():
     world = World()
     for index in (20, 22):
-        opening = commands.encode_open_producer(QUEUE, 0, index)
-        world.admission.admit(opening, b"", index, NOON)
+        world.admission.admit(opening(index), b"", index, NOON)
     assert world.admit(batch(), index=23) == Later(22)
     world.admission.applied(20)
     assert world.admit(batch(), index=23) == Later(22)
@@ -337,7 +373,7 @@ def test_the_overlay_is_empty_when_everything_is_applied():
     world = World()
     bodies = [batch(1, producer=5, sequence=sequence) for sequence in range(3)]
     headers = [world.admit(body, index=world.index + 1).header for body in bodies]
-    world.admission.admit(commands.encode_open_producer(QUEUE, 0, 7), b"", world.index + 1, NOON)
+    world.admission.admit(opening(7), b"", world.index + 1, NOON)
     for header, body in zip(headers, bodies, strict=True):
         world.machine.apply(Meta(world.index + 1, 1, NOON, 0), header, body)
     world.admission.applied(world.index + 1)

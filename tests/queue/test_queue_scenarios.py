@@ -82,10 +82,13 @@ class Story:
             return self.error(reply)
         return [f"offset {shown([(reply.base_offset, reply.base_offset + reply.count)])}"]
 
-    def open_producer(self, name, *, partition=0):
-        header = commands.encode_open_producer(1, int(partition), sum(name.encode()))
+    def open_producer(self, name, *, opener=1, epoch=0, partition=0):
+        header = commands.encode_open_producer(
+            1, int(partition), sum(name.encode()), epoch=int(epoch), opener=int(opener)
+        )
         reply = self.world.apply(header)
-        return [f"epoch {reply.epoch}, last sequence {reply.last_sequence}"]
+        result = "opened" if reply.opened else "told"
+        return [f"{result}: epoch {reply.epoch}, last sequence {reply.last_sequence}"]
 
     def receive(
         self, name, messages="10", *, subscription=DEFAULT, visibility=0, size=10**6, number=None

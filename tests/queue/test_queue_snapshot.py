@@ -116,7 +116,7 @@ def golden_world():
     client, other = Client(world), Client(world)
     world.publish(10, producer=5)
     world.publish(3, partition=1)
-    world.apply(commands.encode_open_producer(QUEUE, 0, 6))
+    world.apply(commands.encode_open_producer(QUEUE, 0, 6, epoch=0, opener=3))
     delivery = client.receive(6)[0]
     client.ack(delivery, (1, 2))
     client.nack(delivery, (2, 3), reason="no route", delay_us=5_000_000)

@@ -173,7 +173,7 @@ def test_weaker_acks_are_refused_by_name(client, queue):
 
 def test_an_idempotent_producer_repeats_without_doubling(client, queue):
     opened = client.control(
-        do="open_producer", queue=queue["id"], partition=0, producer=77, name="p"
+        do="open_producer", queue=queue["id"], partition=0, producer=77, epoch=0, opener=1
     )
     options = {"producer": 77, "epoch": opened["epoch"], "sequence": opened["last_sequence"] + 1}
     heard = [client.ask_publish(queue, [b"a", b"b"], **options) for _ in range(3)]
@@ -183,7 +183,14 @@ def test_an_idempotent_producer_repeats_without_doubling(client, queue):
     again = client.publish(queue, [b"a", b"b"], **options)
     assert (again.base_offset, again.duplicate) == (0, True)
     assert read_bodies(client.read(queue)) == [b"a", b"b"]
-    client.control(do="open_producer", queue=queue["id"], partition=0, producer=77, name="p")
+    client.control(
+        do="open_producer",
+        queue=queue["id"],
+        partition=0,
+        producer=77,
+        epoch=opened["epoch"],
+        opener=2,
+    )
     with pytest.raises(RaftqError) as fenced:
         client.publish(queue, [b"c"], **options | {"sequence": options["sequence"] + 2})
     assert type(fenced.value).__name__ == "ProducerFenced"
