@@ -39,7 +39,8 @@ Rules
     for the smallest election timeout (counted from start for a restarted voter), or after having
     lost that leader's link too. Stickiness guards PreVote alone; a real vote is judged by term,
     vote and log. A leader that does not hear a quorum within an election timeout steps down.
-8.  Votes are counted by voter, once each.
+8.  Votes are counted by voter, once each. Nobody stands for a new term, or grants a pre-vote, while
+    its own term and vote are not durable: a stalled disk costs one term, not one per timeout.
 9.  Fast failover: after `link_lost` campaign 5 ms + 30 ms * rank + 0..10 ms later, PreVote first;
     any frame of the present leader cancels it; granting a pre-vote puts off one's own by 50 ms; an
     election lost in this mode is retried after another such delay. Rank: order of the replica ids

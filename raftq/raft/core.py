@@ -357,8 +357,8 @@ class Raft(Replica):
             self.matches[self.replica] = durable = self.persistence.index
             if durable > self.commit_index:
                 commit.advance_commit(self)
-        elif self.role is Role.CANDIDATE:
-            election.own_vote_persisted(self)
+        else:
+            election.persisted(self)
 
     def applied(self, index: Index) -> None:
         """The machine has applied everything up to `index`."""

@@ -11,10 +11,13 @@ Rules:
    A leader asked for one answers with a heartbeat too, which ends the campaign.
 2. A real vote is judged by term, vote and log alone, and leaves when it is durable. The candidate's
    requests and its vote for itself wait for the same sync.
-3. Votes are counted by voter, and only those of voters of the candidate's configuration. Whoever is
+3. Nobody stands for a new term while its own term and vote are not durable, nor says that it would
+   vote: a disk that stalls would let terms run, one per timeout, and depose whoever can lead. A
+   candidate whose disk stalls waits in its term; its requests have not left, so it lost nothing.
+4. Votes are counted by voter, and only those of voters of the candidate's configuration. Whoever is
    asked answers, even a learner: it may have become a voter by an entry that it does not have yet,
    and without its vote the group would stand still for ever.
-4. Fast failover: the loss of a link over which the present leader was heard makes a voter campaign
+5. Fast failover: the loss of a link over which the present leader was heard makes a voter campaign
    after 5 ms + 30 ms * rank + 0..10 ms. The rank is its place among the other voters, rotated by
    the term, so that two do not ask at the same time. Granting somebody else's pre-vote puts it off
    by 50 ms. Defeat is followed by another such delay, for one smallest election timeout in all;
@@ -59,6 +62,8 @@ def pre_campaign(voter: Replica) -> None:
     """Ask whether an election could be won."""
     voter.fast_deadline = NEVER
     voter.draw_election_timeout()
+    if voter.role is Role.CANDIDATE and not _is_durable(voter):
+        return
     voter.leader = NOBODY
     if not voter.may_campaign:
         return
@@ -73,7 +78,12 @@ def pre_campaign(voter: Replica) -> None:
 
 
 def campaign(voter: Replica) -> None:
-    """Stand for a new term. One's own vote counts when it is durable, like everybody's."""
+    """Stand for a new term. One's own vote counts when it is durable, like everybody's.
+
+    Does nothing as long as the present term and vote are not durable.
+    """
+    if not _is_durable(voter):
+        return
     fast_until = voter.fast_until
     voter.become_follower(Term(voter.term + 1), NOBODY)
     voter.fast_until = fast_until
@@ -84,6 +94,14 @@ def campaign(voter: Replica) -> None:
     _request_votes(voter, voter.term, pre=False)
     if voter.faults.vote_unsynced:
         _count(voter, voter.replica, granted=True)
+
+
+def _is_durable(voter: Replica) -> bool:
+    """Whether the disk has kept up with the term and the vote."""
+    persistence = voter.persistence
+    return voter.faults.vote_unsynced or (
+        persistence.term == voter.term and persistence.vote == voter.vote
+    )
 
 
 def _request_votes(voter: Replica, term: Term, *, pre: bool) -> None:
@@ -131,6 +149,7 @@ def _on_pre_vote_request(voter: Replica, message: VoteRequest) -> None:
         voter.role is not Role.LEADER
         and (term > voter.term or (term == voter.term and voter.vote in {NOBODY, message.sender}))
         and voter.now - voter.contact >= ELECTION_MICROS_MIN
+        and _is_durable(voter)
         and _may_grant(voter, message)
     )
     if granted:
@@ -174,11 +193,16 @@ def on_vote_reply(voter: Replica, message: VoteReply) -> None:
         _count(voter, message.sender, granted=message.granted)
 
 
-def own_vote_persisted(voter: Replica) -> None:
-    """Some write completed; if it was the one with the vote for oneself, that counts now."""
-    durable = voter.persistence
-    if durable.term == voter.term and durable.vote == voter.replica:
+def persisted(voter: Replica) -> None:
+    """Some write completed: it may be what a candidacy, begun or wanted, was waiting for."""
+    if voter.role is Role.FOLLOWER or not _is_durable(voter):
+        return
+    if voter.role is Role.CANDIDATE and not voter.votes.get(voter.replica):
+        # The requests leave only now, and the answers need time.
+        voter.draw_election_timeout()
         _count(voter, voter.replica, granted=True)
+    elif voter.role is Role.PRE_CANDIDATE and voter.log.membership.has_quorum(voter.votes):
+        campaign(voter)
 
 
 def _count(voter: Replica, sender: ReplicaId, *, granted: bool) -> None:

@@ -79,6 +79,99 @@ def test_disk_stalls_across_two_elections():
     assert cluster.leader() in {2, 3}
 
 
+def test_candidate_whose_disk_stalls_raises_the_term_once():
+    """Ten seconds are twenty election timeouts; its requests of the first have not even left."""
+    cluster, core = stand_without_sync()
+    term = core.term
+    cluster.advance(10_000_000)
+    assert core.role is Role.CANDIDATE
+    assert core.term == term
+    # The disk goes on, and so does the candidacy.
+    cluster.sync(2)
+    cluster.advance(50_000)
+    assert core.role is Role.LEADER
+    assert core.term == term
+
+
+def test_candidate_stands_again_after_its_disk_went_on():
+    cluster, core = stand_without_sync()
+    cluster.isolate(2)
+    term = core.term
+    cluster.advance(5_000_000)
+    cluster[2].auto_sync = True
+    cluster.sync(2)
+    # Its requests get lost, so that candidacy is.
+    cluster.advance(100_000)
+    cluster.heal()
+    cluster.advance(2_000_000)
+    assert cluster.leader() in {2, 3}
+    assert term < core.term <= term + 2
+
+
+def test_voter_whose_disk_stalls_makes_no_candidate_raise_terms():
+    """It would grant each pre-vote, and none of the votes that these are asked for."""
+    cluster = led()
+    cluster[3].auto_sync = False
+    cluster.crash(1)
+    term = cluster.core(2).term
+    cluster.advance(10_000_000)
+    assert cluster.core(2).term == term + 1
+    cluster[3].auto_sync = True
+    cluster.sync(3)
+    cluster.advance(2_000_000)
+    assert cluster.leader() in {2, 3}
+    assert cluster.core(2).term <= term + 2
+
+
+def test_two_stalled_disks_do_not_raise_each_others_terms():
+    """Each learns the other's term from refusals; neither may go beyond it unsynced."""
+    cluster, core = stand_without_sync()
+    cluster[3].auto_sync = False
+    term = core.term
+    cluster.advance(10_000_000)
+    assert max(core.term, cluster.core(3).term) <= term + 1
+
+
+def test_candidate_whose_disk_stalls_for_ever_blocks_nobody():
+    cluster, core = stand_without_sync()
+    cluster.advance(2_000_000, deliver=False)
+    cluster.wire.clear()
+    cluster.restart(1)
+    begun = cluster.now
+    while cluster.leader() is None:
+        cluster.advance(10_000)
+    assert cluster.now - begun < 3_000_000
+    leader, term = cluster.leader(), max(cluster.leaders)
+    index = cluster.propose(leader, b"x")
+    cluster.advance(10_000_000)
+    assert cluster.core(leader).commit_index == index
+    assert cluster.leader() == leader
+    assert max(cluster.leaders) == term
+    # It follows, as far as memory goes, and is synced to when the disk returns.
+    assert core.role is Role.FOLLOWER
+    cluster[2].auto_sync = True
+    cluster.sync(2)
+    cluster.advance(1_000_000)
+    assert cluster.converged()
+
+
+def test_election_won_in_words_is_held_when_the_disk_goes_on():
+    """A term that was only heard of is not synced yet; the pre-vote round is not wasted."""
+    cluster = led()
+    cluster.crash(1)
+    cluster[2].auto_sync = False
+    core = cluster.core(2)
+    core.become_follower(Term(core.term + 3), ReplicaId(0))
+    cluster.pump(cluster[2])
+    term = core.term
+    while core.role is not Role.PRE_CANDIDATE or len(core.votes) < 2:
+        cluster.advance(10_000)
+    assert core.term == term
+    cluster.sync(2)
+    assert core.role is Role.CANDIDATE
+    assert core.term == term + 1
+
+
 def test_completion_of_a_write_that_was_truncated_meanwhile():
     """Index 3 is written, truncated and written again; the first completion is not the second's."""
     cluster = led()
