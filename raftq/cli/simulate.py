@@ -1,13 +1,15 @@
 """`raftq simulate`: whole clusters in virtual time, with faults, each run made of a seed."""
 
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+import itertools
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftq.cli.options import JsonOption
-from raftq.cli.output import print_error, print_json, print_text
+from raftq.cli.output import print_error, print_json, print_note, print_table, print_text
 
 if TYPE_CHECKING:
     from raftq.sim.run import Result
@@ -20,6 +22,10 @@ def simulate(
         int | None, typer.Option(min=0, help="One seed: the same as --first SEED --seeds 1.")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", "-n", min=1, help="How many seeds.")] = 20,
+    lasting: Annotated[
+        int | None,
+        typer.Option("--for", min=1, help="Go on with seeds for so many seconds, and sum up."),
+    ] = None,
     first: Annotated[int, typer.Option("--first", min=0, help="The first of them.")] = 1,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=9, help="Nodes; without, the seed decides.")
@@ -49,20 +55,15 @@ def simulate(
 
     ```
     raftq simulate --seeds 100 --jobs 2
+    raftq simulate --for 3600 --jobs 8
     raftq simulate --seed 4711 --table
     raftq simulate --seeds 8 --bug ack-before-fsync
     ```
     """
     # Nobody else needs the simulator, and it starts this process anew with fixed hashes.
-    from raftq.sim.bugs import BUGS  # noqa: PLC0415
-    from raftq.sim.nemesis import KINDS  # noqa: PLC0415
     from raftq.sim.reexec import fix_hashes  # noqa: PLC0415
 
-    for name in kind or ():
-        if name not in KINDS:
-            raise typer.BadParameter(f"--kind {name}: there are {', '.join(KINDS)}")
-    if bug is not None and bug not in BUGS:
-        raise typer.BadParameter(f"--bug {bug}: there are {', '.join(BUGS)}")
+    _check_names(kind or (), bug)
     if seed is not None:
         first, seeds = seed, 1
     fix_hashes()
@@ -76,13 +77,31 @@ def simulate(
     }
     if bug is not None:
         options = {"bug": bug}
+    if lasting is not None:
+        _soak(lasting, first, jobs, options, as_json=as_json)
+        return
     failed = []
     for result in _results(range(first, first + seeds), jobs, options):
         if not result.is_clean:
             failed.append(result.seed)
         _show(result, as_json=as_json)
+    _judge(failed, seeds, as_json=as_json)
+
+
+def _check_names(kinds: Iterable[str], bug: str | None) -> None:
+    from raftq.sim.bugs import BUGS  # noqa: PLC0415
+    from raftq.sim.fault_plan import KINDS  # noqa: PLC0415
+
+    for name in kinds:
+        if name not in KINDS:
+            raise typer.BadParameter(f"--kind {name}: there are {', '.join(KINDS)}")
+    if bug is not None and bug not in BUGS:
+        raise typer.BadParameter(f"--bug {bug}: there are {', '.join(BUGS)}")
+
+
+def _judge(failed: Collection[int], seeds: int, *, as_json: bool) -> None:
     if failed:
-        again = f"raftq simulate --seed {failed[0]} --table"
+        again = f"raftq simulate --seed {min(failed)} --table"
         print_error(
             "Violation", f"{len(failed)} of {seeds} seeds are not clean; see one again: {again}"
         )
@@ -98,6 +117,45 @@ def _results(seeds: range, jobs: int, options: dict[str, Any]) -> "Iterator[Resu
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(_run, [(seed, options) for seed in seeds])
+
+
+def _results_until(
+    deadline: float, first: int, jobs: int, options: dict[str, Any]
+) -> "Iterator[Result]":
+    """In the order in which they end. No run begins after `deadline` (monotonic seconds)."""
+    seeds = itertools.count(first)
+    running: set[Future[Result]] = set()
+    with ProcessPoolExecutor(jobs) as pool:
+        while True:
+            while len(running) < jobs and time.monotonic() < deadline:
+                running.add(pool.submit(_run, (next(seeds), options)))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                yield each.result()
+
+
+def _soak(seconds: int, first: int, jobs: int, options: dict[str, Any], *, as_json: bool) -> None:
+    """Seeds from `first` on, for so many seconds: those that are not clean, and the sums."""
+    from raftq.sim.summary import Summary  # noqa: PLC0415
+
+    summary = Summary()
+    begun = time.monotonic()
+    for result in _results_until(begun + seconds, first, jobs, options):
+        summary.add(result)
+        if not result.is_clean:
+            print_note(f"seed {result.seed}: {result.violations[0]}")
+    totals = summary.as_map(time.monotonic() - begun)
+    if as_json:
+        print_json(totals)
+    else:
+        faults: Iterable[tuple[str, int]] = totals.pop("faults").items()
+        del totals["failed_seeds"]
+        rows = [(name.replace("_", " "), value) for name, value in totals.items()]
+        print_table(("", "total"), rows)
+        print_table(("fault", "times"), faults)
+    _judge(summary.failed, summary.seeds, as_json=as_json)
 
 
 def _run(work: tuple[int, dict[str, Any]]) -> "Result":

@@ -4,11 +4,14 @@ Rules
 
 1. A restart is a new process with a new `Node` on the disk that the machine kept; nothing else is
    carried over.
-2. A node that fails to start, or stops by itself without having been asked to, fails the run: no
-   fault that the nemesis knows excuses it.
+2. A node that fails to start, or stops by itself without having been asked to, fails the run.
+   Only a sync that failed excuses a stop; and a node that finds no room to start in is started
+   again and again, as a supervisor would.
 3. Clients live on machines of their own and reach nodes through the network alone.
 """
 
+import asyncio
+import errno
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +23,10 @@ from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import NONE as NO_RAFT_FAULTS
 from raftq.raft.faults import Faults as RaftFaults
 from raftq.server import Address, Node, NodeConfig
+from raftq.sim.disk import UNLIMITED_BYTES
 from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
-from raftq.sim.network import Fabric
+from raftq.sim.network import Fabric, Latency
 from raftq.sim.process import Process
 from raftq.sim.watch import Watch
 from raftq.storage.faults import NO_FAULTS as NO_STORAGE_FAULTS
@@ -30,6 +34,7 @@ from raftq.storage.faults import Faults as StorageFaults
 
 CLIENT_PORT = 7400
 PEER_PORT = 7500
+START_PAUSE_SECONDS = 0.5
 
 
 class Bugs(NamedTuple):
@@ -63,6 +68,8 @@ class SimCluster:
         self.clients: Sequence[str] = tuple(f"c{number + 1}" for number in range(clients))
         self.servers: dict[str, Node] = {}
         """The nodes that run, by name; a paused one is among them."""
+        self._failing: dict[str, bool] = {}
+        self._full: dict[str, bool] = {}
         self._groups = groups
         self._bugs = bugs
         self._members = tuple(Member(name, name, PEER_PORT) for name in self.nodes)
@@ -105,12 +112,30 @@ class SimCluster:
             queue_faults=self._bugs.queue,
             witness=self.watch,
         )
-        node = Node(environment, config, on_failure=self._failed)
-        self.servers[name] = node
-        await node.start()
+        while True:
+            node = Node(environment, config, on_failure=lambda error: self._failed(name, error))
+            self.servers[name] = node
+            try:
+                await node.start()
+            except OSError as error:
+                node.close()
+                if error.errno != errno.ENOSPC or name not in self._full:
+                    raise
+                await asyncio.sleep(START_PAUSE_SECONDS)
+            else:
+                return
 
-    def _failed(self, error: BaseException) -> None:
-        raise error
+    def _failed(self, name: str, error: BaseException) -> None:
+        """A node stops itself: right if its disk was made to fail, else a bug."""
+        if name not in self._failing:
+            raise error
+        process = self._machines[name].process
+
+        def stop() -> None:
+            if self._machines[name].process is process:
+                self.kill(name)
+
+        self.loop.call_at_micros(self.loop.now, stop)
 
     def restart(self, node: str) -> None:
         process, environment = self._machines[node].start()
@@ -167,6 +192,28 @@ class SimCluster:
 
     def stall_syncs(self, node: str, duration: Micros) -> None:
         self._machines[node].disk.stall(duration)
+
+    def fail_syncs(self, node: str) -> None:
+        self._failing[node] = True
+        self._machines[node].disk.fail_syncs(-1)
+
+    def mend_syncs(self, node: str) -> None:
+        self._machines[node].disk.fail_syncs(0)
+        del self._failing[node]
+        if not self._machines[node].is_up:
+            self.restart(node)
+
+    def fill_disk(self, node: str) -> None:
+        self._full[node] = True
+        disk = self._machines[node].disk
+        disk.capacity_bytes = disk.used_bytes
+
+    def empty_disk(self, node: str) -> None:
+        del self._full[node]
+        self._machines[node].disk.capacity_bytes = UNLIMITED_BYTES
+
+    def slow_network(self, latency: Latency | None) -> None:
+        self.fabric.set_latency(latency or Latency())
 
     def end_stalls(self) -> None:
         """No sync that begins from now on is stalled."""

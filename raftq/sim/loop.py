@@ -81,6 +81,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._generators: dict[int, Process | None] = {}
         self._collector_was_on = gc.isenabled()
         gc.disable()
+        # What an earlier loop left behind would be frozen with the rest, again and again.
+        gc.collect()
         gc.freeze()
 
     # --- What asyncio asks of a loop -----------------------------------------------------------

@@ -1,9 +1,8 @@
-"""The nemesis: draws faults from the seed, lets them happen, and heals them.
+"""The nemesis: lets the faults of a plan (`fault_plan.py`) happen, and heals them.
 
-Theory of operation. A plan is drawn at once: when each fault begins, of what kind it is and how long
-it lasts. Whom it hits is drawn when it begins, because that depends on who leads then and who is
-down already. Every fault ends before the plan does; afterwards everything is healed, so that what
-must hold in the end (availability, nothing lost) can be asked for.
+Theory of operation. Whom a fault hits is drawn when it begins, because that depends on who leads then
+and who is down already. Every fault ends before the plan does; afterwards everything is healed, so
+that what must hold in the end (availability, nothing lost) can be asked for.
 
 Rules
 
@@ -17,133 +16,37 @@ Rules
 import collections
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
 
 from raftq.ids import Micros
+from raftq.sim.fault_plan import Fault
 from raftq.sim.loop import MICROS, SimLoop
+from raftq.sim.network import Latency
+from raftq.sim.target import Target
 
-FAULTS_MIN = 5
-QUIET_SHARE = 4
-"""The last so-manieth part of a run is free of faults."""
-
-SETTLE_MICROS = 2 * MICROS
-"""Before the first fault: a cluster must have come up to be torn down."""
-
-STALL_MICROS_MAX = 10 * MICROS
 JUMP_MICROS_MAX = 365 * 24 * 3_600 * MICROS
 RATE_SPREAD = 200_000
 """Clocks run up to 20 % fast or slow for a while."""
 
 FLAP_MICROS_MIN = 50_000
 FLAP_MICROS_MAX = 500_000
+CRASH_PAUSE_MICROS_MAX = 400_000
+"""So long a node in a crash loop runs, or does not run."""
+
+SLOW_NETWORKS = {
+    "far": Latency(micros_min=20_000, micros_max=60_000),
+    "lossy": Latency(spike_one_in=8, spike_micros=400_000),
+    "narrow": Latency(bytes_per_micro=1),
+}
+"""What is lost below TCP comes late, in its turn."""
+
 LEADER_ONE_IN = 2
 """How often the leader is chosen, where one is to be chosen."""
-
-
-class Cluster(Protocol):
-    """What a nemesis can do to a cluster."""
-
-    @property
-    def nodes(self) -> Sequence[str]:
-        """The servers, up or down."""
-        ...
-
-    @property
-    def clients(self) -> Sequence[str]:
-        """Hosts that only talk to servers; they are cut off, never killed."""
-        ...
-
-    def leader(self) -> str | None:
-        """A node that leads something, if any does."""
-        ...
-
-    def kill(self, node: str) -> None:
-        """SIGKILL: the page cache and the kernel's connections survive."""
-        ...
-
-    def power_loss(self, node: str) -> None:
-        """The machine stops: what was not synced may be lost, and it is silent."""
-        ...
-
-    def restart(self, node: str) -> None: ...
-
-    def pause(self, node: str) -> None: ...
-
-    def resume(self, node: str) -> None: ...
-
-    def block(self, source: str, target: str) -> None: ...
-
-    def unblock(self, source: str, target: str) -> None: ...
-
-    def reset_connections(self, one: str, other: str) -> None: ...
-
-    def stall_syncs(self, node: str, duration: Micros) -> None:
-        """The next sync of the node's disk takes so much longer."""
-        ...
-
-    def jump_wall(self, node: str, by: Micros) -> None: ...
-
-    def set_clock_rate(self, node: str, rate: int) -> None:
-        """In parts per million of true speed."""
-        ...
-
-
-class Fault(NamedTuple):
-    """One line of a plan."""
-
-    at: Micros
-    duration: Micros
-    kind: str
-
-
-class Shape(NamedTuple):
-    """How often a kind is drawn, and how long it lasts."""
-
-    weight: int
-    micros_min: int
-    micros_max: int
-
-
-KINDS = {
-    "kill": Shape(4, 100_000, 5 * MICROS),
-    "power_loss": Shape(4, 500_000, 6 * MICROS),
-    "power_loss_of_all": Shape(1, 500_000, 3 * MICROS),
-    "pause": Shape(3, 100_000, 6 * MICROS),
-    "partition": Shape(3, 300_000, 6 * MICROS),
-    "isolate_leader": Shape(3, 300_000, 6 * MICROS),
-    "one_way": Shape(2, 300_000, 6 * MICROS),
-    "bridge": Shape(2, 300_000, 6 * MICROS),
-    "flap": Shape(1, 1 * MICROS, 4 * MICROS),
-    "cut_client": Shape(1, 300_000, 4 * MICROS),
-    "reset": Shape(2, 1, 2),
-    "stall": Shape(3, 50_000, STALL_MICROS_MAX),
-    "jump": Shape(1, 1, 2),
-    "rate": Shape(1, 1 * MICROS, 8 * MICROS),
-}
-
-
-def draw_plan(
-    choose: random.Random, duration: Micros, *, faults: int = FAULTS_MIN, kinds: Iterable[str] = ()
-) -> list[Fault]:
-    """A plan of exactly `faults` faults that are over when the quiet part of `duration` begins."""
-    names = tuple(kinds) or tuple(KINDS)
-    weights = [KINDS[name].weight for name in names]
-    end = duration - duration // QUIET_SHARE
-    assert end > SETTLE_MICROS, "too short for faults"
-    plan = []
-    for name in choose.choices(names, weights, k=faults):
-        shape = KINDS[name]
-        longest = min(shape.micros_max, end - SETTLE_MICROS)
-        length = choose.randint(min(shape.micros_min, longest), longest)
-        at = choose.randint(SETTLE_MICROS, end - length)
-        plan.append(Fault(Micros(at), Micros(length), name))
-    return sorted(plan)
 
 
 class Nemesis:
     """Carries a plan out on a cluster."""
 
-    def __init__(self, loop: SimLoop, cluster: Cluster, choose: random.Random) -> None:
+    def __init__(self, loop: SimLoop, cluster: Target, choose: random.Random) -> None:
         self.healed_at = Micros(0)
         """When the last fault ended, or will."""
         self.begun: list[Fault] = []
@@ -153,6 +56,8 @@ class Nemesis:
         self._occupied: dict[str, str] = {}
         self._blocks: collections.Counter[tuple[str, str]] = collections.Counter()
         self._rates: dict[str, bool] = {}
+        self._full: dict[str, bool] = {}
+        self._slow = 0
         self._ending: dict[int, Callable[[], None]] = {}
         self._number = 0
         self._is_over = False
@@ -260,6 +165,50 @@ class Nemesis:
 
         return end
 
+    def _crash_loop(self, fault: Fault) -> Callable[[], None] | None:
+        """A node that is killed again and again, while it recovers too."""
+        node = self._victim(fault)
+        if node is None:
+            return None
+        self._take(node, fault)
+        self._cluster.kill(node)
+        is_down, is_over = True, False
+
+        def turn() -> None:
+            nonlocal is_down
+            if is_over:
+                return
+            if is_down:
+                self._cluster.restart(node)
+            else:
+                self._cluster.kill(node)
+            is_down = not is_down
+            self._loop.call_at_micros(Micros(self._loop.now + self._crash_pause()), turn)
+
+        def end() -> None:
+            nonlocal is_over
+            is_over = True
+            self._release(node, "crashes no more")
+            if is_down:
+                self._cluster.restart(node)
+
+        self._loop.call_at_micros(Micros(self._loop.now + self._crash_pause()), turn)
+        return end
+
+    def _crash_pause(self) -> int:
+        return self._choose.randrange(1, CRASH_PAUSE_MICROS_MAX)
+
+    def _combination(self, fault: Fault) -> Callable[[], None]:
+        """A node pauses, another loses its power, and the rest is cut in two, all at once."""
+        endings = [self._pause(fault), self._power_loss(fault), self._partition(fault)]
+
+        def end() -> None:
+            for ending in endings:
+                if ending is not None:
+                    ending()
+
+        return end
+
     # --- Links ---------------------------------------------------------------------------------
 
     def _cut(self, pairs: Iterable[tuple[str, str]], text: str) -> Callable[[], None]:
@@ -362,6 +311,20 @@ class Nemesis:
         self._tell(f"reset {one} {other}")
         self._cluster.reset_connections(one, other)
 
+    def _slow_network(self, _fault: Fault) -> Callable[[], None]:
+        kind = self._choose.choice(tuple(SLOW_NETWORKS))
+        self._tell(f"{kind} network")
+        self._slow += 1
+        self._cluster.slow_network(SLOW_NETWORKS[kind])
+
+        def end() -> None:
+            self._slow -= 1
+            if not self._slow:
+                self._tell("network as usual")
+                self._cluster.slow_network(None)
+
+        return end
+
     # --- Disks and clocks ----------------------------------------------------------------------
 
     def _stall(self, fault: Fault) -> None:
@@ -369,6 +332,43 @@ class Nemesis:
         if node is not None:
             self._tell(f"stall {fault.duration // 1_000} ms", node)
             self._cluster.stall_syncs(node, fault.duration)
+
+    def _sync_error(self, fault: Fault) -> Callable[[], None] | None:
+        node = self._victim(fault)
+        if node is None:
+            return None
+        self._take(node, fault)
+        self._cluster.fail_syncs(node)
+
+        def end() -> None:
+            self._release(node, "syncs work")
+            self._cluster.mend_syncs(node)
+
+        return end
+
+    def _one_without(self, having: dict[str, bool], fault: Fault) -> str | None:
+        """A node that is not among those, and is from now on; if all are, connections are reset."""
+        free = [node for node in self._cluster.nodes if node not in having]
+        if not free:
+            self._reset(fault)
+            return None
+        node = self._choose.choice(free)
+        having[node] = True
+        return node
+
+    def _disk_full(self, fault: Fault) -> Callable[[], None] | None:
+        node = self._one_without(self._full, fault)
+        if node is None:
+            return None
+        self._tell("disk full", node)
+        self._cluster.fill_disk(node)
+
+        def end() -> None:
+            del self._full[node]
+            self._tell("disk has room", node)
+            self._cluster.empty_disk(node)
+
+        return end
 
     def _jump(self, _fault: Fault) -> None:
         node = self._choose.choice(self._cluster.nodes)
@@ -378,12 +378,9 @@ class Nemesis:
         self._cluster.jump_wall(node, by)
 
     def _rate(self, fault: Fault) -> Callable[[], None] | None:
-        free = [node for node in self._cluster.nodes if node not in self._rates]
-        if not free:
-            self._reset(fault)
+        node = self._one_without(self._rates, fault)
+        if node is None:
             return None
-        node = self._choose.choice(free)
-        self._rates[node] = True
         rate = MICROS + self._choose.randint(-RATE_SPREAD, RATE_SPREAD)
         self._tell(f"clock rate {rate}", node)
         self._cluster.set_clock_rate(node, rate)

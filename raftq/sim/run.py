@@ -7,6 +7,7 @@ happens follows from the seed and the arguments; `trace_hash` says whether two r
 """
 
 import asyncio
+import collections
 import contextlib
 import logging
 import traceback
@@ -20,10 +21,11 @@ from raftq.ids import Micros
 from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import NO_BUGS, Bugs, SimCluster
 from raftq.sim.entropy import generator
+from raftq.sim.fault_plan import QUIET_SHARE, Fault, draw_plan
 from raftq.sim.final import compare, has_converged
 from raftq.sim.ledger import Availability
 from raftq.sim.loop import MICROS, SimLoop, SimulationError
-from raftq.sim.nemesis import QUIET_SHARE, Nemesis, draw_plan
+from raftq.sim.nemesis import Nemesis
 from raftq.sim.process import PROCESS
 from raftq.sim.stage import Scenario, Stage
 from raftq.sim.trace import Event, Trace
@@ -43,6 +45,9 @@ CONVERGE_SECONDS_MAX = 10
 SCENARIO_SECONDS_MAX = 60
 TERMS_MIN = 2
 TERMS_PER_FAULT = 2
+TERMS_PER_COMBINATION = 6
+TERMS_PER_SCENARIO = 20
+TERMS_PER_CRASH_SECOND = 3
 """Terms that faults explain: the first and a split vote; one when each begins, one when it ends."""
 
 MESSAGE_BYTES = 200
@@ -191,7 +196,9 @@ class _Run:
 
     def _check_terms(self) -> None:
         """Elections are rare events: a node that cannot win one must not force others to vote."""
-        allowed = TERMS_MIN + TERMS_PER_FAULT * self.plan.faults
+        allowed = TERMS_MIN + sum(_terms_of(fault) for fault in self.nemesis.begun)
+        if self.plan.scenario is not None:
+            allowed = TERMS_PER_SCENARIO
         for group, term in self.cluster.watch.highest_term.items():
             if term > allowed:
                 raise ViolationError(f"group {group} went through {term} terms")
@@ -218,6 +225,7 @@ class _Run:
             "callbacks": self.loop.callbacks,
             "milliseconds": self.loop.now // 1_000,
             "unavailable milliseconds": self.availability.waited // 1_000,
+            **_counted("fault", (fault.kind for fault in self.nemesis.begun)),
             **dict(sorted(self.workload.outcomes.items())),
         }
 
@@ -261,6 +269,17 @@ class _Run:
         self.cluster.kill_client(host)
         self.workload.producing[host] = 0
         self._start_client(host)
+
+
+def _counted(what: str, kinds: Iterable[str]) -> dict[str, int]:
+    return {f"{what} {kind}": count for kind, count in sorted(collections.Counter(kinds).items())}
+
+
+def _terms_of(fault: Fault) -> int:
+    """How many terms a fault explains."""
+    if fault.kind == "crash_loop":
+        return TERMS_PER_FAULT + TERMS_PER_CRASH_SECOND * fault.duration // MICROS
+    return TERMS_PER_COMBINATION if fault.kind == "combination" else TERMS_PER_FAULT
 
 
 def _described(error: BaseException) -> str:

@@ -32,6 +32,7 @@ from raftq.errors import (
     RaftqError,
     SessionExpired,
     StaleReceipt,
+    StorageFull,
     Timeout,
 )
 from raftq.ids import Micros, Offset
@@ -50,7 +51,7 @@ CLIENT_SECONDS = (4.0, 8.0, 20.0)
 HURRY = 0.25
 """How much shorter pauses are while the run is behind with its operations."""
 
-EXPECTED = (Timeout, ConnectionFailed, NoQuorum, Busy)
+EXPECTED = (Timeout, ConnectionFailed, NoQuorum, Busy, StorageFull)
 """What the library may say under the faults that the nemesis knows."""
 
 EXPECTED_OF_CONSUMERS = (*EXPECTED, StaleReceipt, SessionExpired)

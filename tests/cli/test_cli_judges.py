@@ -50,6 +50,18 @@ def test_a_violation_fails_the_command_and_says_how_to_see_it(simulated, run):
     assert "raftq simulate --seed 5 --table" in result.stderr
 
 
+def test_runs_for_a_time_are_summed_up(simulated, run):
+    """The runs are in processes of their own, so what is seen here is what they answered."""
+    result = run("simulate", "--for", 1, "--first", 1, "--jobs", 2, "--json")
+    assert result.exit_code == 1
+    total = json.loads(result.stdout.splitlines()[-1])
+    assert total["seeds"] >= 5
+    assert total["operations"] == 9 * total["seeds"]
+    assert total["violations"] == total["seeds"] // 5
+    assert total["failed_seeds"]["5"] == "two leaders"
+    assert "seed 5: two leaders" in result.stderr
+
+
 def test_an_unknown_fault_is_a_usage_error(simulated, run):
     assert run("simulate", "--kind", "flood").exit_code == 2
     assert simulated == []

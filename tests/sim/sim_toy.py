@@ -8,14 +8,18 @@ import asyncio
 import sys
 
 from raftq.sim.entropy import generator
+from raftq.sim.fault_plan import KINDS, draw_plan
 from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
-from raftq.sim.nemesis import Nemesis, draw_plan
-from raftq.sim.network import Fabric
+from raftq.sim.nemesis import Nemesis
+from raftq.sim.network import Fabric, Latency
 from raftq.sim.reexec import fix_hashes, has_fixed_hashes
 from raftq.sim.trace import Trace
 
 SECOND = 1_000_000
+ITS_KINDS = [kind for kind in KINDS if kind not in {"sync_error", "disk_full"}]
+"""A toy stops for good when its disk does."""
+
 NODES = ("n1", "n2", "n3", "n4", "n5")
 PORT = 7
 
@@ -147,6 +151,9 @@ class Toy:
     def stall_syncs(self, name, duration):
         self.machines[name].disk.stall(duration)
 
+    def slow_network(self, latency):
+        self.fabric.set_latency(latency or Latency())
+
     def jump_wall(self, name, by):
         self.machines[name].clock.jump_wall(by)
 
@@ -161,7 +168,7 @@ def simulate(seed, *, seconds=30, faults=10):
         toy = Toy(loop, seed)
         choose = generator(seed, "nemesis")
         nemesis = Nemesis(loop, toy, choose)
-        nemesis.start(draw_plan(choose, seconds * SECOND, faults=faults))
+        nemesis.start(draw_plan(choose, seconds * SECOND, faults=faults, kinds=ITS_KINDS))
         loop.run_until(seconds * SECOND)
         for name in NODES:
             trace.event(loop.now, name, f"starts {toy.machines[name].starts}")

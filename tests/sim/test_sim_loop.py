@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -358,3 +359,17 @@ def test_seeds_depend_on_seed_and_names_alone():
     ] * 2
     entropy = SimEntropy(7, "n1")
     assert all(0 < entropy.bits(2) < 4 for _ in range(50))
+
+
+def test_what_one_run_leaves_behind_is_gone_when_the_next_begins():
+    """Else it would be frozen again and again, and a process with many runs would grow for ever."""
+
+    class Ring:
+        def __init__(self):
+            self.itself = self
+
+    with SimLoop():
+        left = weakref.ref(Ring())
+        assert left() is not None
+    with SimLoop():
+        assert left() is None

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from raftq.sim.fault_plan import KINDS, SETTLE_MICROS, Fault, draw_plan
 from raftq.sim.loop import SimLoop
-from raftq.sim.nemesis import KINDS, SETTLE_MICROS, Fault, Nemesis, draw_plan
+from raftq.sim.nemesis import Nemesis
 
 SECOND = 1_000_000
 
@@ -21,6 +22,8 @@ class Recorder:
         self.acts = []
         self.state = dict.fromkeys(self.nodes, "up")
         self.blocked = set()
+        self.full = set()
+        self.latency = None
         self.rates = {}
         self.count = collections.Counter()
 
@@ -70,6 +73,25 @@ class Recorder:
         assert 0 < duration <= 10 * SECOND
         self._note("stall", node, duration)
 
+    def fail_syncs(self, node):
+        self._turn(node, "up", "failing", "fail_syncs")
+
+    def mend_syncs(self, node):
+        self._turn(node, "failing", "up", "mend_syncs")
+
+    def fill_disk(self, node):
+        assert node not in self.full
+        self.full.add(node)
+        self._note("fill", node)
+
+    def empty_disk(self, node):
+        self.full.remove(node)
+        self._note("empty", node)
+
+    def slow_network(self, latency):
+        self.latency = latency
+        self._note("slow", latency)
+
     def jump_wall(self, node, by):
         self._note("jump", node, by)
 
@@ -81,6 +103,8 @@ class Recorder:
         return (
             set(self.state.values()) == {"up"}
             and not self.blocked
+            and not self.full
+            and self.latency is None
             and set(self.rates.values()) <= {SECOND}
         )
 
