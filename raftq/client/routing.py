@@ -7,7 +7,7 @@ believes in; a connection that breaks takes its node's leaderships along.
 Rules:
 
 1. One connection per address, opened once however many ask for it.
-2. An address that refused, or knew of no leader, is left alone for a moment, if there is another one.
+2. An address that refused, or could not help, is left alone for a moment, if there is another one.
 3. Metadata is asked for when something is not known or turned out wrong, by one asker at a time,
    and not more often than every `REFRESH_PAUSE_US`.
 """
@@ -74,7 +74,7 @@ class Router:
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._avoid_until: dict[Address, int] = {}
         self._clueless_until: dict[Address, int] = {}
-        """Nodes that knew of no leader: cut off, perhaps, while others have elected one."""
+        """Nodes that knew of no leader or could not reach one: cut off, perhaps, while others go on."""
         self._asked: Address | None = None
         """Whom a request for any node went to last."""
         self._addresses: dict[str, Address] = {}
@@ -195,13 +195,16 @@ class Router:
                 self._leaders[group] = error.leader
             else:
                 self._leaders.pop(group, None)
-                if self._asked is not None:
-                    now = self.outside.clock.monotonic()
-                    self._clueless_until[self._asked] = now + CLUELESS_US
+                self._leave_asked_alone()
         elif isinstance(error, Moved):
             self._queues.clear()
         elif error.retriable:
             self._leaders.pop(group, None)
+
+    def _leave_asked_alone(self) -> None:
+        """Whoever was asked as any node did not help: another one may."""
+        if self._asked is not None:
+            self._clueless_until[self._asked] = self.outside.clock.monotonic() + CLUELESS_US
 
     def forget(self, queue: str) -> None:
         """What was known of the queue turned out wrong."""
@@ -255,6 +258,8 @@ class Router:
             except (RaftqError, NotLeader, Moved) as error:
                 if group is not None:
                     self.heard(group, error)
+                elif not isinstance(error, RaftqError) or error.retriable:
+                    self._leave_asked_alone()
                 await patience.after(error)
 
     async def _refresh(self) -> None:

@@ -63,9 +63,9 @@ class Link:
             self._want_flush()
 
     def request(self, kind: int, hops: int, body: Buffer, answer: Answer) -> int:
-        """Forward a client's request; `answer` hears exactly once, unless forgotten.
+        """Forward a client's request; `answer` hears exactly once.
 
-        Returns a number for `forget` and `cancel`.
+        Returns a number for `cancel`.
         """
         if self._connection is None:
             answer(FrameKind.ERROR, ConnectionFailed(f"node {self.node} cannot be reached"))
@@ -76,10 +76,6 @@ class Link:
         parts = forwarding.encode_forward(kind, body, hops=hops)
         self.send(FrameKind.FORWARD, *parts, stream=stream)
         return stream
-
-    def forget(self, stream: int) -> None:
-        """The asker is gone: drop the answer when it comes."""
-        self._answers.pop(stream, None)
 
     def cancel(self, stream: int) -> None:
         """Ask for the answer of a waiting request now."""

@@ -7,27 +7,39 @@ frame of rows, however many groups they are of.
 
 A forwarded request waits for its answer under a stream number; if the link breaks, the answer is
 unknown and the asker hears so at once.
+
+A partition is silent, and TCP takes many seconds to notice. So each end says something in every
+tick, a PING if there is nothing else, and who hears nothing for some ticks breaks the connection.
+A PING is not answered: the other end speaks by itself, even if what it is sent takes long to come.
 """
 
 import asyncio
 from asyncio import AbstractEventLoop, BufferedProtocol
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 from raftq.env import Buffer, Environment, Listener, Transport
 from raftq.errors import ClusterMismatch, ProtocolError, RaftqError
-from raftq.host.identity import Identity, Member
+from raftq.host.identity import Identity
 from raftq.host.link import Link
 from raftq.ids import GroupId
 from raftq.limits import HANDSHAKE_MICROS, MIB
 from raftq.observability.logs import logger
 from raftq.raft import Message
 from raftq.wire import errors, handshake, raft_messages
+from raftq.wire.connection import PING
 from raftq.wire.frames import Frame, FrameKind, FrameReader, encode_frame
 
 _log = logger("raftq.host")
 
 REDIAL_SECONDS_MIN = 0.02
 REDIAL_SECONDS_MAX = 1.0
+CONNECT_SECONDS = 1.0
+"""To dial anew is quicker than to wait for TCP, which repeats a lost SYN less and less often."""
+
+TICK_SECONDS = 0.15
+SILENT_TICKS_MAX = 4
+"""Silent for so many ticks is dead: about as long as the most patient replica waits for its leader."""
+
 LINK_BUFFER_MAX = 64 * MIB
 """A peer that reads this much too slowly is cut off; the core sends again what it needs."""
 
@@ -53,13 +65,6 @@ class Events(Protocol):
         ...
 
 
-class Greeting(NamedTuple):
-    """What the other end said of itself."""
-
-    member: Member
-    boot: int
-
-
 class PeerConnection(BufferedProtocol):
     """One connection of the peer port, either end. `dialled` is the node it was made to, or None."""
 
@@ -70,6 +75,10 @@ class PeerConnection(BufferedProtocol):
         self._transport: Transport | None = None
         self._link: Link | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        """Until the greeting, when it must have come; from then on the next tick."""
+        self._has_heard = False
+        self._has_spoken = False
+        self._silent_ticks = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("Transport", transport)
@@ -114,6 +123,7 @@ class PeerConnection(BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._has_heard = True
         try:
             for frame in self._reader.received(nbytes):
                 self._take(frame)
@@ -122,8 +132,9 @@ class PeerConnection(BufferedProtocol):
             if isinstance(error, ClusterMismatch):
                 self._links.events.refused(str(error))
             if self._link is None:
-                self._greet_with(FrameKind.ERROR, errors.encode_error(error))
-            self._close()
+                self._refuse(error)
+            else:
+                self.abort("it broke the protocol")
 
     def _name(self) -> str:
         if self._link is not None:
@@ -159,7 +170,7 @@ class PeerConnection(BufferedProtocol):
             self._link.answered(frame.stream, body)
         elif kind == FrameKind.BOOTSTRAP:
             events.bootstrap(node, body)
-        else:
+        elif kind != FrameKind.PING:
             raise ProtocolError(f"frame kind {kind} has no place on the peer port")
 
     def _greet(self, frame: Frame) -> None:
@@ -184,29 +195,46 @@ class PeerConnection(BufferedProtocol):
             self._links.events.link_lost(hello.node)
         self._link = link
         link.attach(self)
+        self._deadline = self._links.loop.call_later(TICK_SECONDS, self._tick)
         self._links.greeted(hello)
+
+    def _tick(self) -> None:
+        """Count the silence of the other end, and break this end's own."""
+        assert self._transport is not None
+        self._silent_ticks = 0 if self._has_heard else self._silent_ticks + 1
+        if self._silent_ticks >= SILENT_TICKS_MAX:
+            self.abort("the peer has fallen silent")
+            return
+        if not self._has_spoken:
+            self._transport.write(PING)
+        self._has_heard = self._has_spoken = False
+        self._deadline = self._links.loop.call_later(TICK_SECONDS, self._tick)
 
     def write(self, vectors: list[Buffer]) -> None:
         assert self._transport is not None
+        self._has_spoken = True
         if self._transport.get_write_buffer_size() > LINK_BUFFER_MAX:
             self.abort("the peer reads too slowly")
             return
         self._transport.writelines(vectors)
 
     def abort(self, reason: str) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        """End it now, also if it is closing already: what a peer never reads would delay that for ever."""
+        if self._transport is not None:
             _log.info("link closes", peer=self._name(), reason=reason)
             self._transport.abort()
 
-    def _close(self) -> None:
-        """Close after what was written, so that a refusal is heard."""
-        if self._transport is not None:
-            self._transport.close()
+    def _refuse(self, error: RaftqError) -> None:
+        """Close after the refusal, so that it is heard; the deadline of the greeting goes on."""
+        assert self._transport is not None
+        self._greet_with(FrameKind.ERROR, errors.encode_error(error))
+        self._transport.close()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature.
+        self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
         if self._link is not None and self._link.detach(self):
@@ -230,7 +258,6 @@ class Links:
         self.loop = loop
         self._environment = environment
         self._links: dict[str, Link] = {}
-        self._greetings: dict[str, Greeting] = {}
         self._backoff: dict[str, float] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -252,10 +279,6 @@ class Links:
         if found is None:
             found = self._links[node] = Link(node, self.loop)
         return found
-
-    def greeting(self, node: str) -> Greeting | None:
-        """What a node that is or was linked said of itself."""
-        return self._greetings.get(node)
 
     def up(self) -> list[str]:
         return [name for name, link in self._links.items() if link.is_up]
@@ -284,12 +307,7 @@ class Links:
             )
 
     def greeted(self, hello: handshake.PeerHello | handshake.PeerWelcome) -> None:
-        member = self.identity.member(hello.node)
-        assert member is not None
         self._backoff.pop(hello.node, None)
-        self._greetings[hello.node] = Greeting(
-            Member(hello.node, member.host, member.port, hello.incarnation), hello.boot
-        )
         _log.info("link up", peer=hello.node)
         self.events.link_up(hello.node)
 
@@ -304,7 +322,7 @@ class Links:
         member = self.identity.member(node)
         assert member is not None
         try:
-            async with asyncio.timeout(HANDSHAKE_MICROS / 1_000_000):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await self._environment.network.connect(
                     member.host, member.port, lambda: PeerConnection(self, node)
                 )

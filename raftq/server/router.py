@@ -2,14 +2,14 @@
 
 A node that does not lead passes the request on over the peer link, untouched, to the node that it
 believes leads; the answer comes back the same way. Two hops are the most: then the asker is told
-whom we believe in, and asks again. No leader known is answered at once, too: the asker knows how
-long it wants to try.
+whom we believe in, and asks again. No leader known, or none that can be reached, is answered at
+once, too: the asker knows how long it wants to try.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raftq.errors import InvalidArgument, QueueNotFound, RaftqError
+from raftq.errors import InvalidArgument, ProtocolError, QueueNotFound, RaftqError
 from raftq.host import Group
 from raftq.host.link import Link
 from raftq.ids import METADATA_GROUP, GroupId
@@ -42,7 +42,10 @@ class Router:
     def handle(self, request: Request) -> None:
         """Answer the request, now or later. Never raises."""
         try:
-            self._handlers[request.kind](request)
+            handler = self._handlers.get(request.kind)
+            if handler is None:
+                raise ProtocolError(f"frame kind {request.kind} is no request")
+            handler(request)
         except QueueNotFound as error:
             # This node's copy of the metadata may lag: the leader of group 0 knows.
             if self.leading(METADATA_GROUP) is None and request.hops < forwarding.HOPS_MAX:
@@ -89,6 +92,10 @@ class Router:
             request.fail(NotLeader(other))
             return
         link = self._node.host.links.link(node)
+        if not link.is_up:
+            # Another node may reach it; to name it would send the asker to a machine that is gone.
+            request.fail(NotLeader(None))
+            return
 
         def answered(kind: int, body: Buffer | RaftqError) -> None:
             if isinstance(body, RaftqError):

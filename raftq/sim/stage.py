@@ -110,6 +110,12 @@ class Stage:
         for other in self.others(node):
             self.cluster.block(other, node)
 
+    def mute(self, node: str) -> None:
+        """The node hears all other nodes and is heard by none of them."""
+        self.tell("is not heard", node)
+        for other in self.others(node):
+            self.cluster.block(node, other)
+
     def stall(self, node: str, seconds: float, *, times: int = MANY) -> None:
         """The next syncs of the node take so much longer."""
         self.tell(f"stall {seconds:.3f} s", node)

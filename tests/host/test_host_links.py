@@ -169,8 +169,6 @@ def test_a_broken_link_tells_every_asker_once_and_late_answers_go_nowhere(world)
     ask = world.machines["n1"].process.call
     for number in range(3):
         ask(link.request, 4, 1, b"x", lambda *answer, number=number: heard.append((number, answer)))
-    forgotten = ask(link.request, 4, 1, b"x", lambda *answer: heard.append("forgotten"))
-    link.forget(forgotten)
     world.fabric.reset_connections("n1", "n2")
     world.until(lambda: len(heard) == 3)
     world.run(1)
@@ -242,3 +240,70 @@ def test_frames_cut_anywhere_still_greet():
             world.fabric.set_latency(QUIET._replace(micros_max=3_000))
             world.start()
             assert world.led() in NAMES
+
+
+def test_an_idle_link_stays(world):
+    """Nothing passes but what shows that the other end lives."""
+    for name in NAMES:
+        world.machines[name].process.call(world.group(name).quarantine, "to keep it silent")
+    world.run(10)
+    for node in world.nodes.values():
+        assert len(node.host.links.up()) == 2
+        assert node.lost_links == []
+
+
+@pytest.mark.parametrize("way", ["both", "n1 to n2", "n2 to n1"])
+def test_a_silent_link_is_broken_at_both_ends_and_made_anew(world, way):
+    pairs = {"both": [("n1", "n2"), ("n2", "n1")], "n1 to n2": [("n1", "n2")]}
+    cut = pairs.get(way, [("n2", "n1")])
+    for pair in cut:
+        world.fabric.block(*pair)
+    ends = [world.nodes["n1"].host.links.link("n2"), world.nodes["n2"].host.links.link("n1")]
+    world.run(0.4)
+    assert all(end.is_up for end in ends), "not at the first pause"
+    world.run(0.6)
+    assert not any(end.is_up for end in ends)
+    for pair in cut:
+        world.fabric.unblock(*pair)
+    world.run(3)
+    assert all(end.is_up for end in ends)
+    assert world.nodes["n3"].lost_links == []
+
+
+def test_a_short_pause_costs_no_link(world):
+    world.machines["n2"].pause()
+    world.run(0.5)
+    world.machines["n2"].resume()
+    world.run(3)
+    assert all(node.lost_links == [] for node in world.nodes.values())
+
+
+def test_a_connection_that_is_closing_already_can_be_aborted(world):
+    """What a peer does not read would otherwise keep it for ever."""
+    stranger = visit(world, "n2")
+    world.until(lambda: stranger.frames)
+    link = world.nodes["n2"].host.links.link("n1")
+    connection = link._connection
+    stranger.transport.pause_reading()
+    call = world.machines["n2"].process.call
+    call(link.send, FrameKind.FORWARDED, bytes(4_000_000), stream=9)
+    world.run(0.001)
+    transport = connection._transport
+    call(transport.close)
+    assert transport.is_closing()
+    assert not transport.is_lost, "it waits for the peer to read"
+    call(connection.abort, "enough")
+    assert transport.is_lost
+
+
+def test_a_peer_that_breaks_the_protocol_and_does_not_read_is_got_rid_of_at_once(world):
+    stranger = visit(world, "n2")
+    world.until(lambda: stranger.frames)
+    link = world.nodes["n2"].host.links.link("n1")
+    transport = link._connection._transport
+    stranger.transport.pause_reading()
+    world.machines["n2"].process.call(link.send, FrameKind.FORWARDED, bytes(4_000_000), stream=9)
+    world.run(0.01)
+    stranger.send(FrameKind.PUBLISH, b"x", stream=1)
+    world.run(0.05)
+    assert transport.is_lost

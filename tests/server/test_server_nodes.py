@@ -6,11 +6,19 @@ import random
 import pytest
 from server_world import NAMES, World, bodies_of, read_bodies
 
-from raftq.errors import Busy, ClusterMismatch, InvalidArgument, QueueNotFound, RaftqError
+from raftq.errors import (
+    Busy,
+    ClusterMismatch,
+    ConnectionFailed,
+    InvalidArgument,
+    ProtocolError,
+    QueueNotFound,
+    RaftqError,
+)
 from raftq.host import Member
 from raftq.server import Address, Node, NodeConfig
 from raftq.wire import requests
-from raftq.wire.errors import NotLeader
+from raftq.wire.errors import NotLeader, decode_error
 from raftq.wire.frames import FrameKind
 
 
@@ -269,6 +277,74 @@ def test_an_answer_to_a_dead_process_never_reaches_its_successor(world):
     world.fabric.heal()
     world.run(3)
     assert [kind for kind, _ in answers] == [FrameKind.READY], "another question's answer"
+
+
+def roles(world, queue):
+    """A group of the queue with its leader, and another node."""
+    group = queue["partitions"][0]["group"]
+    leader = world.leader(group)
+    return group, leader, next(name for name in NAMES if name != leader)
+
+
+@pytest.mark.parametrize("way", ["both ways", "deaf", "mute"])
+def test_whoever_waits_for_a_leader_that_is_cut_off_hears_within_a_second(world, way):
+    """It answers what it holds, and its links break, so that others answer what they passed on."""
+    queue = begun(world, partitions=1)
+    group, leader, front = roles(world, queue)
+    client, direct = world.connect(front), world.connect(leader)
+    world.run(1)
+    for other in NAMES:
+        if other != leader and way != "mute":
+            world.fabric.block(other, leader)
+        if other != leader and way != "deaf":
+            world.fabric.block(leader, other)
+    passed_on, asked = client.ask_publish(queue, [b"x"]), direct.ask_publish(queue, [b"y"])
+    watch = requests.Receive(
+        group, 0, 0, 0, 0, queue["id"], "default", 1, 1, 0, 30_000_000, notify_only=True
+    )
+    waiting = client.ask(FrameKind.RECEIVE, *requests.encode_receive(watch))
+    world.run(0.9)
+    if way == "deaf" and passed_on:
+        # It is heard, so its answer may have come back; then that was a true one.
+        assert passed_on[0][0] in {FrameKind.ERROR, FrameKind.PUBLISHED}
+    else:
+        with pytest.raises(ConnectionFailed) as caught:
+            client.reply(passed_on, seconds=0)
+        assert caught.value.outcome == "unknown"
+    assert asked[0][0] == FrameKind.ERROR
+    assert waiting[0][0] == FrameKind.ERROR
+    world.leader(group, among=[name for name in NAMES if name != leader])
+    client.publish(queue, [b"z"])
+
+
+def test_a_leader_that_cannot_be_reached_is_not_named(world):
+    """To name it would send clients to a machine that is gone."""
+    queue = begun(world, partitions=1)
+    _, leader, front = roles(world, queue)
+    client = world.connect(front)
+    world.fabric.partition([front], [leader])
+    link = world.nodes[front].host.links.link(leader)
+    world.machines[front].process.call(link.close)
+    world.until(lambda: not link.is_up)
+    with pytest.raises(NotLeader) as caught:
+        client.publish(queue, [b"x"])
+    assert caught.value.leader is None
+
+
+@pytest.mark.parametrize("kind", [FrameKind.HELLO, FrameKind.PONG, 111])
+def test_a_forwarded_frame_that_is_no_request_is_answered(world, kind):
+    begun(world, partitions=1)
+    answers = []
+    link = world.nodes["n1"].host.links.link("n2")
+    world.machines["n1"].process.call(
+        link.request, kind, 1, b"x", lambda *answer: answers.append(answer)
+    )
+    world.until(lambda: answers)
+    assert answers[0][0] == FrameKind.ERROR
+    error = decode_error(answers[0][1])
+    assert isinstance(error, ProtocolError)
+    assert "no request" in str(error)
+    assert link.is_up
 
 
 def test_a_request_goes_no_further_than_two_hops(world):
