@@ -18,7 +18,7 @@ from collections import deque
 
 from raftq.batch import PUBLISH, Buffer, Header, encode_stamp, read_header
 from raftq.errors import Busy, QueueFull, RaftqError
-from raftq.ids import Index, Micros, Offset
+from raftq.ids import Index, Micros, Offset, ProducerId
 from raftq.limits import MAX_PRODUCERS, PRODUCER_WINDOW
 from raftq.machine import Admitted, DuplicateOf, Later, Verdict
 from raftq.queue.administration import not_here
@@ -138,6 +138,8 @@ class QueueAdmission:
         refused = unacceptable(batch, body, partition.config)
         if refused is not None:
             return refused
+        if self._faults.no_dedup:
+            batch = batch._replace(producer=ProducerId(0))
         if batch.producer:
             verdict = self._judge_producer(batch, partition, tail)
             if verdict is not None:

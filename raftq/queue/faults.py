@@ -10,5 +10,8 @@ class Faults:
     duplicate_answered_early: bool = False
     """A duplicate of an original still in flight is answered at once: the answer may be a lie."""
 
+    no_dedup: bool = False
+    """A batch is taken whatever its producer's numbers say."""
+
 
 NO_FAULTS = Faults()

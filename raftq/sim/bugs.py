@@ -199,6 +199,7 @@ BUGS: Final[dict[str, SeededBug]] = {
     "duplicate-answered-early": SeededBug(
         Bugs(queue=QueueFaults(duplicate_answered_early=True)), client_repeats_to_deposed_leader
     ),
+    "no-dedup": SeededBug(Bugs(queue=QueueFaults(no_dedup=True)), client_repeats_to_deposed_leader),
     "no-pre-vote": SeededBug(Bugs(raft=RaftFaults(no_pre_vote=True)), deaf_node_campaigns),
 }
 

@@ -122,6 +122,18 @@ def test_all_nodes_killed_at_once_come_back_with_everything(tmp_path):
     assert children() == []
 
 
+async def reasons_with(processes, node, text, *, seconds=30):
+    """Why the node is not ready, once that is among it; else what it said last."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        reasons = await processes.not_ready(node)
+        if any(text in reason for reason in reasons):
+            return reasons
+        if asyncio.get_running_loop().time() > deadline:
+            return reasons
+        await asyncio.sleep(0.1)
+
+
 async def run_wiped(directory):
     async with Processes(3, data=directory) as processes:
         load = Load(processes.url, seed=4)
@@ -130,8 +142,7 @@ async def run_wiped(directory):
         processes.kill("n3")
         shutil.rmtree(processes.directory("n3"))
         processes.start_node("n3")
-        await asyncio.sleep(3)
-        reasons = await processes.not_ready("n3")
+        reasons = await reasons_with(processes, "n3", "wiped or replaced")
         # Only two of the three may vote now: with one of them gone, nobody may.
         processes.kill("n2")
         acked = len(load.acked)
