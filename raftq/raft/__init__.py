@@ -8,9 +8,10 @@ its peers and the recent part of the log; it owns no socket, file, clock, thread
     tick(monotonic, wall)        time passes; deadlines are compared, nothing else looks at a clock
     step(message)                a peer said something
     propose(commands, log_time)  the leader appends one entry                 -> its index
-    propose_membership(m)        the leader appends a configuration          -> its index
+    propose_membership(wanted)   the leader begins a change to other voters and learners
+                                 -> index of its first step; refused with a reason
     read_index(context)          a linearizable read: its index comes in a later Ready
-    transfer_leadership(to)      hand over, after `to` has caught up
+    transfer_leadership(to)      hand over to a voter, after it has caught up
     link_lost(replica)           an established link over which this leader's heartbeats came broke
     link_up(replica)             a link was established: probe at once
     ready()                      what to persist, send, apply (contract: `ready.py`) or None
@@ -20,6 +21,9 @@ its peers and the recent part of the log; it owns no socket, file, clock, thread
     snapshot_chunk(...)          a piece that `Ready.snapshot_send` asked for
     snapshot_received(i, valid)  all of `Ready.snapshot_receive` was kept and checked
     log_time()                   the stamp for the next entry (the leader's part of `clock.py`)
+    membership, membership_at(i) the configuration in force, and as of an index
+    removed                      this replica knows that it is a member no more
+    status()                     all of it for people; of each follower, whether it has caught up
 
 Rules
 -----
@@ -51,10 +55,24 @@ Rules
     snapshot, in chunks tied to sender, term, index and chain; only matching chunks are joined, and
     a snapshot at or below the receiver's commit index is acknowledged, not installed.
 12. Nothing is proposed by a leader before its no-op is applied, except the no-op; no membership
-    change before the no-op is committed.
+    change before the no-op is committed, nor while another one is not, nor during a hand-over.
 13. An amnesiac replica never campaigns and never grants; it answers appends but is not counted. A
     replica that is not a voter of its current configuration never campaigns. It does grant: it may
     have become a voter by an entry that it does not have yet, and only the candidate knows.
+14. A configuration is in force from its place in the log on, committed or not, and no more once
+    that place is truncated; a snapshot carries the one at its index. Whatever is counted (votes,
+    matches, read rounds, clocks, who is heard) is counted by `Replica.electorate`, and during a
+    joint change on both sides.
+15. Learners get everything and count for nothing. One becomes a voter when it has caught up: it
+    lacks nothing that the log held an election timeout ago. No change is begun to voters of whom no
+    quorum is heard.
+16. One voter may change at once; more go through a joint configuration, which whoever leads leaves
+    when it is committed. Replica ids ascend and are never reused: the configuration remembers the
+    highest that is gone.
+17. A leader that is not among the voters leads on without counting itself until that is committed;
+    then it hands over to the voter that has most, and stops in any case after an election timeout.
+    Who is removed is still sent the entry that says so, and its commit, for a few seconds: it
+    campaigns no more. If it never hears, pre-votes and its shorter log keep it harmless.
 
 The shell tells the time (`tick`) before it passes on what arrived: messages are judged at the time
 of the last tick. After any call it takes `ready()` until that gives None.
@@ -62,6 +80,7 @@ of the last tick. After any call it takes `ready()` until that gives None.
 Where and why this departs from the paper: `docs/decisions/raft-divergence.md`.
 """
 
+from raftq.raft.changes import ChangeRefused, Reason
 from raftq.raft.core import NotLeader, Raft, Role, Status
 from raftq.raft.entry import Command, Entry
 from raftq.raft.membership import Membership
@@ -69,6 +88,7 @@ from raftq.raft.messages import Message
 from raftq.raft.ready import HardState, LogReader, Ready, SnapshotMeta, Write
 
 __all__ = [
+    "ChangeRefused",
     "Command",
     "Entry",
     "HardState",
@@ -78,6 +98,7 @@ __all__ = [
     "NotLeader",
     "Raft",
     "Ready",
+    "Reason",
     "Role",
     "SnapshotMeta",
     "Status",

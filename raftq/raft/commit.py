@@ -6,21 +6,29 @@ Rules:
    no-op that begins the term makes sure that there soon is one.
 2. The leader counts like everybody else: as far as its own disk has synced.
 3. A joint configuration is left as soon as it is committed, by whoever leads then. A leader that is
-   no voter of a committed configuration stops leading.
+   no voter of a committed configuration has retired.
+4. Who is a member no more is sent the configuration that says so, and its commit, for a few seconds:
+   a replica that knows that it is gone campaigns no more. It counts for nothing.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
-from raftq.ids import NOBODY, Index, Micros
+from raftq.ids import Index, Micros
+from raftq.limits import ELECTION_MICROS_MAX
+from raftq.raft import handover
 from raftq.raft import membership as memberships
 from raftq.raft.entry import MEMBERSHIP, Command, build
 from raftq.raft.membership import Membership
 from raftq.raft.progress import Progress
-from raftq.raft.replica import Replica
+from raftq.raft.replica import Departure, Replica
+
+DEPARTURE_MICROS_MAX: Final = 10 * ELECTION_MICROS_MAX
+"""How long a leader goes on telling a former member; it may be dead."""
 
 
 def log_time(leader: Replica) -> Micros:
-    passed = leader.clocks.passed(leader.log.membership, leader.now)
+    passed = leader.clocks.passed(leader.electorate, leader.now)
     last = leader.log.last_log_time
     return max(last, passed)
 
@@ -57,19 +65,17 @@ def append_membership(leader: Replica, membership: Membership, stamp: Micros) ->
 def join_members(leader: Replica, following: Index) -> None:
     """Make progress and membership agree; who is new is sent entries from `following` on."""
     others = leader.membership_others
-    leader.progress = {
-        member: leader.progress.get(member) or Progress(member, following, leader.now)
-        for member in others
-    }
-    leader.matches = {
-        member: match
-        for member, match in leader.matches.items()
-        if member in leader.progress or member == leader.replica
-    }
+    until = Micros(leader.now + DEPARTURE_MICROS_MAX)
+    for former in leader.progress:
+        if former not in others and former not in leader.departing:
+            leader.departing[former] = Departure(following, until)
+    for member in others:
+        if member not in leader.progress:
+            leader.progress[member] = Progress(member, following, leader.now)
 
 
 def advance_commit(leader: Replica) -> None:
-    index = leader.log.membership.committed(leader.matches)
+    index = leader.electorate.committed(leader.matches)
     if index <= leader.commit_index or index < leader.term_start:
         return
     leader.commit_to(Index(index))
@@ -78,7 +84,7 @@ def advance_commit(leader: Replica) -> None:
         return
     if membership.outgoing:
         # The joint configuration is committed: leave it for the new one.
-        membership = Membership(membership.voters, membership.learners)
-        append_membership(leader, membership, log_time(leader))
+        following = memberships.after(membership, membership.voters, membership.learners)
+        append_membership(leader, following, log_time(leader))
     elif not membership.is_voter(leader.replica):
-        leader.become_follower(leader.term, NOBODY)
+        handover.retire(leader)

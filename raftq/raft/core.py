@@ -5,12 +5,20 @@ module must not decide anything that belongs to a role.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from raftq.errors import Corrupted
-from raftq.ids import NOBODY, Index, Micros, ReplicaId, Term, WriteSeq
-from raftq.limits import ELECTION_MICROS_MAX, MAX_APPEND_BYTES
-from raftq.raft import changes, commit, election, following, replication, snapshots
+from raftq.ids import NOBODY, Index, Micros, ReplicaId, WriteSeq
+from raftq.limits import MAX_APPEND_BYTES
+from raftq.raft import (
+    changes,
+    commit,
+    election,
+    following,
+    handover,
+    replication,
+    snapshots,
+)
 from raftq.raft.entry import COMMANDS, Command, Entry
 from raftq.raft.faults import NONE, Faults
 from raftq.raft.membership import Membership
@@ -29,8 +37,9 @@ from raftq.raft.messages import (
 )
 from raftq.raft.ready import HardState, LogReader, Ready
 from raftq.raft.replica import Replica, Role
+from raftq.raft.status import Status, describe
 
-__all__ = ["Follower", "NotLeader", "Raft", "Role", "Status"]
+__all__ = ["NotLeader", "Raft", "Role", "Status"]
 
 CHECKPOINTS_KEPT: Final = 8
 """Own machine digests remembered for comparison: the leader may be ahead or behind by some."""
@@ -42,38 +51,6 @@ class NotLeader(Exception):
     def __init__(self, leader: ReplicaId) -> None:
         super().__init__(f"replica {leader} leads" if leader else "no leader is known")
         self.leader = leader
-
-
-class Follower(NamedTuple):
-    """What a leader knows of one other replica."""
-
-    replica: ReplicaId
-    match_index: Index
-    next_index: Index
-    stage: str
-    amnesiac: bool
-    silent: int
-    """Microseconds since it was last heard."""
-
-
-class Status(NamedTuple):
-    """For people and dashboards."""
-
-    replica: ReplicaId
-    role: Role
-    term: Term
-    leader: ReplicaId
-    last_index: Index
-    durable_index: Index
-    commit_index: Index
-    applied_index: Index
-    membership: Membership
-    may_vote: bool
-    diverged: str | None
-    damaged_index: Index
-    corrupt_messages: int
-    transfer_to: ReplicaId
-    followers: tuple[Follower, ...]
 
 
 def _on_amnesiac(core: Replica, message: Amnesiac) -> None:
@@ -158,33 +135,7 @@ class Raft(Replica):
         return min(self.election_deadline, self.fast_deadline)
 
     def status(self) -> Status:
-        return Status(
-            self.replica,
-            self.role,
-            self.term,
-            self.leader,
-            self.last_index,
-            self.durable_index,
-            self.commit_index,
-            self.applied_index,
-            self.membership,
-            self.may_vote,
-            self.diverged,
-            self.log.damaged,
-            self.corrupt_messages,
-            self.transfer_to,
-            tuple(
-                Follower(
-                    progress.replica,
-                    progress.match,
-                    progress.next,
-                    progress.stage.value,
-                    progress.amnesiac,
-                    self.now - progress.heard,
-                )
-                for progress in self.progress.values()
-            ),
-        )
+        return describe(self)
 
     # --- What comes in ------------------------------------------------------------------------
 
@@ -246,15 +197,16 @@ class Raft(Replica):
             raise NotLeader(self.leader if self.role is not Role.LEADER else NOBODY)
         return commit.append(self, COMMANDS, commands, log_time)
 
-    def propose_membership(self, membership: Membership) -> Index:
-        """Append a change of configuration, in force at once; see `changes.py`.
+    def propose_membership(self, wanted: Membership) -> Index:
+        """Begin a change to other voters and learners; see `changes.py`.
 
-        Raises: NotLeader; InvalidArgument when it is not one step from the present one; Busy while
-        another change is not committed.
+        The index is that of the first step. A second one, if it takes one, follows by itself.
+
+        Raises: NotLeader, ChangeRefused.
         """
-        if not self.can_propose():
-            raise NotLeader(self.leader if self.role is not Role.LEADER else NOBODY)
-        return changes.propose(self, membership)
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader)
+        return changes.propose(self, wanted)
 
     def read_index(self, context: object) -> None:
         """Ask for a linearizable read; its index comes with `context` in a later Ready.
@@ -265,18 +217,16 @@ class Raft(Replica):
             raise NotLeader(self.leader)
         self.reads_asked.append(context)
 
-    def transfer_leadership(self, to: ReplicaId) -> None:
-        """Hand over to a voter after it has caught up. Given up after an election timeout.
+    def transfer_leadership(self, to: ReplicaId) -> bool:
+        """Hand over to another voter after it has caught up. Given up after an election timeout.
+
+        False if `to` is not another voter of the present configuration.
 
         Raises: NotLeader.
         """
         if self.role is not Role.LEADER:
             raise NotLeader(self.leader)
-        if to == self.replica or to not in self.membership.voters:
-            return
-        self.transfer_to = to
-        self.transfer_deadline = Micros(self.now + ELECTION_MICROS_MAX)
-        replication.hand_over(self)
+        return handover.begin(self, to)
 
     # --- What goes out, and its completions ---------------------------------------------------
 

@@ -40,7 +40,7 @@ from raftq.raft.replica import LONG_AGO, NEVER, Replica, Role
 def start(voter: Replica) -> None:
     """From recovery. The only voter of a group has nobody to wait for."""
     voter.draw_election_timeout()
-    if voter.may_campaign and voter.log.membership.has_quorum({voter.replica: True}):
+    if voter.may_campaign and voter.electorate.has_quorum({voter.replica: True}):
         voter.election_deadline = voter.now
 
 
@@ -54,7 +54,7 @@ def tick(voter: Replica) -> None:
 
 
 def other_voters(voter: Replica) -> list[ReplicaId]:
-    membership = voter.log.membership
+    membership = voter.electorate
     return [peer for peer in voter.membership_others if membership.is_voter(peer)]
 
 
@@ -73,7 +73,7 @@ def pre_campaign(voter: Replica) -> None:
     voter.role = Role.PRE_CANDIDATE
     voter.votes = {voter.replica: True}
     _request_votes(voter, Term(voter.term + 1), pre=True)
-    if voter.log.membership.has_quorum(voter.votes):
+    if voter.electorate.has_quorum(voter.votes):
         campaign(voter)
 
 
@@ -201,7 +201,7 @@ def persisted(voter: Replica) -> None:
         # The requests leave only now, and the answers need time.
         voter.draw_election_timeout()
         _count(voter, voter.replica, granted=True)
-    elif voter.role is Role.PRE_CANDIDATE and voter.log.membership.has_quorum(voter.votes):
+    elif voter.role is Role.PRE_CANDIDATE and voter.electorate.has_quorum(voter.votes):
         campaign(voter)
 
 
@@ -209,7 +209,7 @@ def _count(voter: Replica, sender: ReplicaId, *, granted: bool) -> None:
     votes = voter.votes
     # A late refusal of an earlier question does not take a vote back.
     votes[sender] = granted or votes.get(sender, False)
-    membership = voter.log.membership
+    membership = voter.electorate
     if membership.has_quorum(votes):
         if voter.role is Role.PRE_CANDIDATE:
             campaign(voter)

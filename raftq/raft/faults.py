@@ -27,5 +27,20 @@ class Faults:
     no_pre_vote: bool = False
     """Campaigns begin with a real election."""
 
+    change_before_noop: bool = False
+    """A leader changes the membership before anything of its own term is committed."""
+
+    change_while_pending: bool = False
+    """A leader changes the membership before the change before it is committed."""
+
+    new_half_counted: bool = False
+    """During a joint change only the incoming voters are asked."""
+
+    learners_counted: bool = False
+    """Learners count like voters."""
+
+    membership_when_committed: bool = False
+    """A configuration is in force from its commit on, not from its place in the log on."""
+
 
 NONE: Final = Faults()

@@ -1,11 +1,17 @@
 """Who counts: the voters and learners of a group, and what a quorum of them is.
 
 A configuration has `voters` and `learners`; during a joint change also `outgoing` voters, and then
-a quorum is a majority of both sets. Replica ids are kept sorted and are never reused.
+a quorum is a majority of both sets. Nothing else in the core counts anything: elections, commits,
+reads, log time and the leader's check of its own office all ask `committed` or what rests on it,
+through `Replica.electorate`.
+
+Replica ids ascend and are never reused, so one number remembers all that are gone: `retired`, the
+highest of them. Who is not above it and above all members cannot join.
 
 The bytes, as they stand in membership entries, snapshots and the prepared bootstrap list:
 
-    u8 version = 1 | u8 0 | u16 voters | u16 learners | u16 outgoing | u64 ids in that order
+    u8 version = 1 | u8 gone | u16 voters | u16 learners | u16 outgoing | u64 ids in that order
+    | u64 retired, if gone = 1
 """
 
 from collections.abc import Mapping
@@ -13,17 +19,22 @@ from struct import Struct
 from typing import NamedTuple
 
 from raftq.errors import Corrupted
-from raftq.ids import ReplicaId
+from raftq.ids import NOBODY, ReplicaId
 
 _HEADER = Struct("<BBHHH")
 
 
 class Membership(NamedTuple):
-    """Replica ids, each tuple sorted ascending; the sets are disjoint but for outgoing/voters."""
+    """Replica ids, each tuple sorted ascending; the sets are disjoint but for outgoing/voters.
+
+    Without voters it is that of a replica which has not heard yet of the group it joins.
+    """
 
     voters: tuple[ReplicaId, ...]
     learners: tuple[ReplicaId, ...] = ()
     outgoing: tuple[ReplicaId, ...] = ()
+    retired: ReplicaId = NOBODY
+    """The highest id that was a member's once and is none's now."""
 
     def members(self) -> tuple[ReplicaId, ...]:
         """Everybody who gets appends, sorted, each once."""
@@ -31,6 +42,10 @@ class Membership(NamedTuple):
 
     def is_voter(self, replica: ReplicaId) -> bool:
         return replica in self.voters or replica in self.outgoing
+
+    def has_removed(self, replica: ReplicaId) -> bool:
+        """Whether the replica is none of the members and can never be."""
+        return replica <= self.retired and replica not in self.members()
 
     def committed(self, match: Mapping[ReplicaId, int]) -> int:
         """The highest value that a quorum has reached; an absent replica has reached 0."""
@@ -46,6 +61,18 @@ class Membership(NamedTuple):
         return self.committed({r: int(granted.get(r, True)) for r in self.members()}) < 1
 
 
+def after(
+    present: Membership,
+    voters: tuple[ReplicaId, ...],
+    learners: tuple[ReplicaId, ...],
+    outgoing: tuple[ReplicaId, ...] = (),
+) -> Membership:
+    """A configuration that follows `present`, and remembers who is gone."""
+    following = Membership(voters, learners, outgoing)
+    gone = set(present.members()) - set(following.members())
+    return following._replace(retired=max(gone | {present.retired}))
+
+
 def quorum_value(voters: tuple[ReplicaId, ...], values: Mapping[ReplicaId, int]) -> int:
     """The highest value that a majority of `voters` has reached (0 where nobody reported)."""
     ordered = [values.get(voter, 0) for voter in voters]
@@ -54,9 +81,10 @@ def quorum_value(voters: tuple[ReplicaId, ...], values: Mapping[ReplicaId, int])
 
 
 def encode(membership: Membership) -> bytes:
-    voters, learners, outgoing = membership
-    ids = (*voters, *learners, *outgoing)
-    return _HEADER.pack(1, 0, len(voters), len(learners), len(outgoing)) + Struct(
+    voters, learners, outgoing, retired = membership
+    gone = (retired,) if retired else ()
+    ids = (*voters, *learners, *outgoing, *gone)
+    return _HEADER.pack(1, len(gone), len(voters), len(learners), len(outgoing)) + Struct(
         f"<{len(ids)}Q"
     ).pack(*ids)
 
@@ -68,9 +96,17 @@ def decode(data: bytes | memoryview) -> Membership:
     """
     if len(data) < _HEADER.size:
         raise Corrupted("a membership needs 8 bytes")
-    version, _, voters, learners, outgoing = _HEADER.unpack_from(data)
-    count = voters + learners + outgoing
-    if version != 1 or len(data) != _HEADER.size + 8 * count or not voters:
+    version, gone, voters, learners, outgoing = _HEADER.unpack_from(data)
+    members = voters + learners + outgoing
+    count = members + gone
+    if version != 1 or gone > 1 or len(data) != _HEADER.size + 8 * count:
         raise Corrupted(f"membership of version {version} with {len(data)} bytes")
+    if members and not voters:
+        raise Corrupted("a membership without voters has other members")
     ids = Struct(f"<{count}Q").unpack_from(data, _HEADER.size)
-    return Membership(ids[:voters], ids[voters : voters + learners], ids[voters + learners :])
+    return Membership(
+        ids[:voters],
+        ids[voters : voters + learners],
+        ids[voters + learners : members],
+        ids[members] if gone else NOBODY,
+    )

@@ -9,7 +9,7 @@ Rules:
 1. `Invariant: 0 <= match < next`. Within a term `match` never falls.
 2. Success never moves `next` back; only a refusal, a lost link or a heartbeat reply that shows a
    missing tail does.
-3. `sent_match` and `sent_next` are what held when the newest heartbeat left. Only the reply to that
+3. `sent_match`, `sent_next` and `sent_commit` are what held when the newest heartbeat left. Only the reply to that
    very heartbeat is compared with them: anything older may have been overtaken on its way.
 """
 
@@ -42,6 +42,7 @@ class Progress:
         "paused",
         "replica",
         "round_acked",
+        "sent_commit",
         "sent_match",
         "sent_next",
         "sent_round",
@@ -68,6 +69,7 @@ class Progress:
         self.sent_round = 0
         self.sent_match = Index(0)
         self.sent_next = Index(0)
+        self.sent_commit = Index(0)
         self.snapshot: SnapshotMeta | None = None
         self.snapshot_position = 0
         self.snapshot_asked = False

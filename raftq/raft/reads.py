@@ -32,7 +32,7 @@ def confirm(leader: Replica) -> None:
         if not progress.amnesiac
     }
     acked[leader.replica] = leader.round
-    confirmed = leader.log.membership.committed(acked)
+    confirmed = leader.electorate.committed(acked)
     while waiting and waiting[0][0] <= confirmed:
         _, index, context = waiting.popleft()
         leader.confirmed_reads.append((context, index))

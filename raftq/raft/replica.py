@@ -7,27 +7,32 @@
     replication.py   what a leader sends and hears: appends, heartbeats, answers, hand-over
     snapshots.py     snapshots to followers that are far behind
     reads.py         linearizable reads
+    changes.py       membership changes: what is admitted
     commit.py        the leader's own log: log time, new entries, commit
-    changes.py       membership changes
+    handover.py      leaving office on purpose
     core.py          `Raft`, the face of it all: dispatch, time, `Ready`
+    status.py        what people see of it
 
-Imports go downwards only: core, election, replication, snapshots, commit and reads, replica.
+Imports go downwards only: core, election, changes, replication, snapshots, commit and reads,
+handover, replica.
 """
 
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftq.ids import NOBODY, Index, Micros, ReplicaId, Term
 from raftq.limits import (
     ELECTION_MICROS_MAX,
     ELECTION_MICROS_MIN,
+    HEARTBEAT_MICROS,
 )
 from raftq.raft.clock import VoterClocks
 from raftq.raft.entry import GENESIS
-from raftq.raft.faults import Faults
+from raftq.raft.faults import NONE, Faults
 from raftq.raft.log import RaftLog
+from raftq.raft.membership import Membership
 from raftq.raft.messages import Message, SnapshotChunk
 from raftq.raft.persistence import Persistence
 from raftq.raft.progress import Progress
@@ -45,6 +50,14 @@ class Role(Enum):
     PRE_CANDIDATE = "pre_candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
+
+
+class Departure(NamedTuple):
+    """Of a replica that was a member."""
+
+    index: Index  # type: ignore[assignment] # Hides a method of tuples that nobody needs.
+    """Of the configuration that goes on without it."""
+    until: Micros
 
 
 class Replica:
@@ -128,9 +141,14 @@ class Replica:
         """Whose link was lost; in fast failover its vote is not waited for."""
         self.votes: dict[ReplicaId, bool] = {}
 
-        # Leaders (replication.py, snapshots.py, reads.py, commit.py).
+        # Leaders (replication.py, snapshots.py, reads.py, commit.py, handover.py).
         self.clocks = VoterClocks()
         self.progress: dict[ReplicaId, Progress] = {}
+        """Of the other members, and of the departing."""
+        self.departing: dict[ReplicaId, Departure] = {}
+        """Members no more, which are still to hear it."""
+        self.recent_ends: deque[Index] = deque(maxlen=ELECTION_MICROS_MIN // HEARTBEAT_MICROS)
+        """Where the log ended at the last few heartbeats: what a learner must have to vote."""
         self.matches: dict[ReplicaId, int] = {}
         """Durable log end of everybody who counts, the leader included."""
         self.term_start = Index(0)
@@ -144,6 +162,23 @@ class Replica:
         self.transfer_deadline = NEVER
 
     @property
+    def electorate(self) -> Membership:
+        """Whose answers count: the last configuration in the log, committed or not."""
+        return self.log.membership if self.faults is NONE else self._mistaken_electorate()
+
+    def _mistaken_electorate(self) -> Membership:
+        faults, log = self.faults, self.log
+        membership = log.membership
+        if faults.membership_when_committed:
+            membership = log.membership_at(self.commit_index)
+        if faults.new_half_counted:
+            membership = membership._replace(outgoing=())
+        if faults.learners_counted:
+            everybody = tuple(sorted((*membership.voters, *membership.learners)))
+            membership = membership._replace(voters=everybody)
+        return membership
+
+    @property
     def membership_others(self) -> list[ReplicaId]:
         """Everybody but this replica, sorted."""
         return [member for member in self.log.membership.members() if member != self.replica]
@@ -154,7 +189,7 @@ class Replica:
             self.may_vote
             and self.diverged is None
             and not self.log.damaged
-            and (self.log.membership.is_voter(self.replica) or self._leaves_uncommitted())
+            and (self.electorate.is_voter(self.replica) or self._leaves_uncommitted())
         )
 
     def _leaves_uncommitted(self) -> bool:
@@ -166,6 +201,11 @@ class Replica:
         return log.membership_index > self.commit_index and log.membership_at(
             self.commit_index
         ).is_voter(self.replica)
+
+    @property
+    def removed(self) -> bool:
+        """Whether this replica knows that it is a member no more. Its node may drop it then."""
+        return self.log.membership_at(self.commit_index).has_removed(self.replica)
 
     def draw_election_timeout(self) -> None:
         self.election_timeout = ELECTION_MICROS_MIN + self.draw(
@@ -192,6 +232,7 @@ class Replica:
     def stop_leading(self) -> None:
         """Everything that only a leader has is void."""
         self.progress = {}
+        self.departing = {}
         self.matches = {}
         self.heartbeat_at = NEVER
         self.reads_asked = []

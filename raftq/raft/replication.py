@@ -1,4 +1,4 @@
-"""What a leader sends and hears: appends, heartbeats, their answers, the hand-over.
+"""What a leader sends and hears: appends, heartbeats, their answers.
 
 Rules:
 
@@ -13,16 +13,16 @@ Rules:
 from raftq.errors import Corrupted
 from raftq.ids import NOBODY, Index, Micros, ReplicaId
 from raftq.limits import ELECTION_MICROS_MAX, HEARTBEAT_MICROS, MAX_APPEND_BYTES
-from raftq.raft import reads
+from raftq.raft import handover, reads
 from raftq.raft.commit import advance_commit, append, join_members, log_time
 from raftq.raft.entry import NOOP
+from raftq.raft.membership import Membership
 from raftq.raft.messages import (
     Amnesiac,
     Append,
     AppendReply,
     Heartbeat,
     HeartbeatReply,
-    TimeoutNow,
 )
 from raftq.raft.progress import Progress, Stage
 from raftq.raft.replica import NEVER, NO_CHECKPOINT, Replica, Role
@@ -40,6 +40,8 @@ def lead(leader: Replica) -> None:
     leader.reads_asked = []
     leader.reads_waiting.clear()
     leader.term_start = Index(leader.log.last_index + 1)
+    leader.recent_ends.clear()
+    leader.recent_ends.append(leader.term_start)
     leader.matches = {leader.replica: leader.persistence.index}
     leader.progress = {}
     leader.checkpoint_claim = max(leader.checkpoints.items(), default=NO_CHECKPOINT)
@@ -147,6 +149,7 @@ def _heartbeat(leader: Replica, progress: Progress) -> None:
     progress.sent_round = leader.round
     progress.sent_match = progress.match
     progress.sent_next = progress.next
+    progress.sent_commit = leader.commit_index
     checkpoint_index, checkpoint_digest = leader.checkpoint_claim
     leader.send_now.append(
         Heartbeat(
@@ -185,14 +188,11 @@ def on_append_reply(leader: Replica, message: AppendReply) -> None:
             leader.matches[message.sender] = match
             if match > leader.commit_index:
                 advance_commit(leader)
-                # Committing may have ended this leader's time: it removed itself.
-                if leader.leader != leader.replica:
-                    return
     if progress.stage is not Stage.REPLICATE and match >= progress.next - 1:
         # What it lacks may still have to come by snapshot; sending entries finds that out.
         progress.begin_replicate()
     if leader.transfer_to == message.sender:
-        hand_over(leader)
+        handover.go_on(leader)
 
 
 def _refused(leader: Replica, progress: Progress, message: AppendReply) -> None:
@@ -222,13 +222,27 @@ def on_heartbeat_reply(leader: Replica, message: HeartbeatReply) -> None:
             reads.confirm(leader)
     if message.round != progress.sent_round:
         return
+    if leader.departing and _knows_that_it_left(leader, progress, message.last_index):
+        del leader.progress[progress.replica]
+        del leader.departing[progress.replica]
+        return
     if message.last_index < progress.sent_match:
         _lost_what_it_acknowledged(leader, progress, message.last_index)
         return
     if progress.match < leader.log.last_index or progress.stage is not Stage.REPLICATE:
         _nudge(leader, progress, message.last_index)
     if leader.transfer_to == message.sender:
-        hand_over(leader)
+        handover.go_on(leader)
+
+
+def _knows_that_it_left(leader: Replica, progress: Progress, last_index: Index) -> bool:
+    """Whether a former member has the configuration without it, and knows that it is committed."""
+    departure = leader.departing.get(progress.replica)
+    return (
+        departure is not None
+        and progress.match >= departure.index
+        and last_index >= progress.sent_commit >= departure.index
+    )
 
 
 def _lost_what_it_acknowledged(leader: Replica, progress: Progress, last_index: Index) -> None:
@@ -278,16 +292,21 @@ def tick(leader: Replica) -> None:
     if now < leader.heartbeat_at:
         return
     leader.heartbeat_at = next_heartbeat(now)
-    if not hears_quorum(leader):
+    if not hears_quorum_of(leader, leader.electorate):
         leader.become_follower(leader.term, NOBODY)
         return
     if now >= leader.transfer_deadline:
-        leader.transfer_to = NOBODY
-        leader.transfer_deadline = NEVER
+        handover.give_up(leader)
+        if leader.role is not Role.LEADER:
+            return
+    for former in [at for at, departure in leader.departing.items() if now >= departure.until]:
+        del leader.progress[former]
+        del leader.departing[former]
+    leader.recent_ends.append(leader.log.last_index)
     broadcast_heartbeat(leader)
 
 
-def hears_quorum(leader: Replica) -> bool:
+def hears_quorum_of(leader: Replica, membership: Membership) -> bool:
     """CheckQuorum: whether a quorum was heard within an election timeout."""
     oldest = leader.now - ELECTION_MICROS_MAX
     heard = {
@@ -295,14 +314,7 @@ def hears_quorum(leader: Replica) -> bool:
         for progress in leader.progress.values()
     }
     heard[leader.replica] = True
-    return leader.log.membership.has_quorum(heard)
-
-
-def hand_over(leader: Replica) -> None:
-    """Tell the chosen successor to campaign as soon as it has everything."""
-    progress = leader.progress.get(leader.transfer_to)
-    if progress is not None and progress.match == leader.log.last_index:
-        leader.send_now.append(TimeoutNow(leader.replica, progress.replica, leader.term))
+    return membership.has_quorum(heard)
 
 
 def link_down(leader: Replica, replica: ReplicaId) -> None:

@@ -76,8 +76,7 @@ def on_snapshot_reply(leader: Replica, message: SnapshotReply) -> None:
         if not progress.amnesiac:
             leader.matches[message.sender] = progress.match
             advance_commit(leader)
-        if leader.role is Role.LEADER:
-            progress.begin_probe(Index(progress.match + 1))
+        progress.begin_probe(Index(progress.match + 1))
     elif message.received != progress.snapshot_position:
         progress.snapshot_position = message.received
         ask_for_chunk(leader, progress)

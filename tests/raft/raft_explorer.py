@@ -8,28 +8,22 @@ and commit, and a replica that was cut off must come back without deposing anybo
 
 from raft_harness import Cluster, NotLeader, Violated
 
-from raftq.errors import Busy
 from raftq.ids import ReplicaId
-from raftq.raft import Membership, Role
+from raftq.raft import Role
 from raftq.raft.faults import NONE
 
 
 class Explorer(Cluster):
     """One run of one seed."""
 
-    def __init__(
-        self, size, seed, *, faults=NONE, steps=1_000, promises=True, learners=(), **weights
-    ):
+    def __init__(self, size, seed, *, faults=NONE, steps=1_000, promises=True, **weights):
         self.proposed = 0
-        self.changes = 0
         self.validating = []
         self.read_floor = {}
         self.answered = 0
         self.top = 0
         self.steps = steps
-        super().__init__(
-            size, seed=seed, faults=faults, auto_sync=False, promises=promises, learners=learners
-        )
+        super().__init__(size, seed=seed, faults=faults, auto_sync=False, promises=promises)
         random = self.random
         for node in self.nodes.values():
             node.wall_offset = random.choice((0, 0, 1_000, -1_000, 3_600_000_000))
@@ -55,7 +49,7 @@ class Explorer(Cluster):
             (self.validate_some, 2),
             (self.read_some, 2),
             (self.transfer_some, random.choice((0, 1))),
-            (self.change_some, 3 if learners else 0),
+            (self.change_some, 0),
         ]
         # A world may be made to favour what it takes to show a certain mistake.
         self.actions = [
@@ -204,22 +198,7 @@ class Explorer(Cluster):
                 self.pump(node)
 
     def change_some(self):
-        """A step that the rules admit: a learner more, or other voters, perhaps all of them."""
-        for node in self.living():
-            present = node.core.membership
-            if not node.core.can_propose() or present.outgoing:
-                continue
-            count = self.random.randint(1, len(present.members()))
-            voters = tuple(sorted(self.random.sample(present.members(), count)))
-            outgoing = present.voters if voters != present.voters else ()
-            rest = set(self.nodes) - {*voters, *outgoing}
-            following = Membership(voters, tuple(sorted(rest)), outgoing)
-            try:
-                node.core.propose_membership(following)
-            except (Busy, NotLeader):
-                continue
-            self.changes += 1
-            self.pump(node)
+        """Of the membership: `raft_membership_explorer.py`."""
 
     # --- What must hold ---------------------------------------------------------------------------
 
@@ -272,10 +251,11 @@ class Explorer(Cluster):
     def returns_quietly(self):
         """A follower cut off for two seconds comes back, and the term stays."""
         leader = self.leader()
-        if leader is None or len(self.core(leader).membership.voters) < 3:
+        voters = self.core(leader).membership.voters if leader else ()
+        if len(voters) < 3:
             return
         term = self.core(leader).term
-        self.isolate(next(replica for replica in self.nodes if replica != leader))
+        self.isolate(next(replica for replica in voters if replica != leader))
         self.advance(2_000_000)
         self.heal()
         self.advance(1_000_000)

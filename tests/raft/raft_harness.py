@@ -48,6 +48,10 @@ class Node:
         self.may_vote = may_vote
         self.applied_entries: dict[int, bytes] = {}
         self.incoming = b""
+        self.in_force = membership
+        """The configuration that the core had when it was last looked at."""
+        self.counted = 0
+        """How far it had committed then."""
         self.start()
 
     def start(self):
@@ -175,6 +179,17 @@ class Cluster:
         node.start()
         self.pump(node)
 
+    def join(self, replica):
+        """A new replica, which knows nobody yet."""
+        self.nodes[replica] = Node(self, replica, Membership(()))
+
+    def change(self, replica, voters, learners=()):
+        """Ask replica's core for another configuration; gives the index of the first step."""
+        wanted = Membership(tuple(map(ReplicaId, voters)), tuple(map(ReplicaId, learners)))
+        index = self.core(replica).propose_membership(wanted)
+        self.pump(self.nodes[replica])
+        return index
+
     def propose(self, replica, body=b"x"):
         core = self.core(replica)
         index = core.propose([Command(b"\x01", body)], core.log_time())
@@ -254,7 +269,7 @@ class Cluster:
             self.wire.append(message)
 
     def blocked(self, message):
-        return (message.sender, message.to) in self.cut
+        return (message.sender, message.to) in self.cut or message.to not in self.nodes
 
     def deliver(self, only=None, limit=10_000):
         """Deliver, oldest first, until nothing (that `only` admits) is on the way."""

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from raft_fake_log import Disk, FakeLog
 from raft_harness import WALL, Cluster
 
-from raftq.errors import Busy, Corrupted, InvalidArgument
+from raftq.errors import Corrupted
 from raftq.ids import Index, Micros, ReplicaId, Term, WriteSeq
 from raftq.raft import Command, HardState, Membership, Raft, Role, SnapshotMeta
-from raftq.raft.changes import why_not
 from raftq.raft.clock import VoterClocks
 from raftq.raft.entry import COMMANDS, GENESIS, MEMBERSHIP, build
 from raftq.raft.faults import NONE
@@ -238,41 +237,3 @@ def test_delayed_samples_only_raise():
     assert clocks.passed(ONE, Micros(0)) == 5
     clocks.hear(ReplicaId(1), -9)
     assert clocks.passed(ONE, Micros(100)) == 91
-
-
-@pytest.mark.parametrize(
-    ("present", "following", "complaint"),
-    [
-        (Membership((1, 2, 3)), Membership((1, 2, 3), (4,)), ""),
-        (Membership((1, 2, 3), (4,)), Membership((1, 2, 3, 4)), ""),
-        (Membership((1, 2, 3)), Membership((1, 2)), ""),
-        (Membership((1, 2, 3), (4,)), Membership((1, 2, 4), (), (1, 2, 3)), ""),
-        (Membership((1, 2, 3)), Membership((1, 2, 3, 4)), "must be learners before"),
-        (Membership((1, 2, 3), (4,)), Membership((1, 2, 4)), "more than one voter"),
-        (Membership((1, 2, 3), (4,)), Membership((1, 2, 4), (), (1, 2)), "outgoing voters"),
-        (Membership((1, 2), (), (1, 3)), Membership((1, 2)), "by the leader itself"),
-        (Membership((1, 2)), Membership((1, 2), (2,)), "is not a voter"),
-        (Membership((1, 2)), Membership((2, 1)), "sorted"),
-        (Membership((1,)), Membership(()), "needs a voter"),
-    ],
-)
-def test_which_membership_may_follow(present, following, complaint):
-    found = why_not(present, following)
-    assert complaint in found
-    assert bool(found) == bool(complaint)
-
-
-def test_one_membership_change_at_a_time():
-    cluster = Cluster(3, learners=(4,))
-    cluster.elect(1)
-    cluster.advance(200_000)
-    core = cluster.core(1)
-    voters = tuple(ReplicaId(i) for i in (1, 2, 3, 4))
-    with pytest.raises(InvalidArgument):
-        core.propose_membership(Membership((*voters, ReplicaId(5))))
-    core.propose_membership(Membership(voters))
-    with pytest.raises(Busy):
-        core.propose_membership(Membership(voters[:3]))
-    cluster.pump(cluster[1])
-    cluster.advance(200_000)
-    core.propose_membership(Membership(voters[:3]))

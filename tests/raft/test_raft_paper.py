@@ -1,7 +1,7 @@
 """Sentences of the Raft paper (extended version), each with a test of what it says.
 
 Where this core departs on purpose (a heartbeat is not an empty AppendEntries, a leader's own disk
-may lag), the test says what holds instead.
+may lag), the test says what holds instead. Section 6 is in `test_raft_paper_membership.py`.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from raft_harness import WALL, Cluster, NotLeader
 
 from raftq.ids import Index, Micros, ReplicaId, Term
 from raftq.limits import ELECTION_MICROS_MAX, ELECTION_MICROS_MIN, HEARTBEAT_MICROS
-from raftq.raft import Membership, Role, election
+from raftq.raft import Role, election
 from raftq.raft.messages import Append, AppendReply, Heartbeat, VoteReply, VoteRequest
 
 
@@ -307,54 +307,6 @@ def test_term_and_vote_survive_a_crash():
         cluster, lambda: cluster.step(ask(core, sender=3, term=7, last=(6, 9))), VoteReply
     )
     assert not reply.granted
-
-
-def test_joint_configuration_needs_both_majorities():
-    """6: Agreement (for elections and entry commitment) requires separate majorities from both the
-    old and new configurations. The new configuration is adopted when C-new is committed.
-    """
-    cluster = led(3, learners=(4, 5, 6))
-    cluster.advance(200_000)
-    old, new = cluster.membership.voters, tuple(ReplicaId(i) for i in (4, 5, 6))
-    for replica in new:
-        cluster.cut |= {(replica, 1)}
-    index = cluster.core(1).propose_membership(Membership(new, (), old))
-    cluster.pump(cluster[1])
-    cluster.advance(200_000)
-    assert cluster.core(1).commit_index < index
-    cluster.heal()
-    cluster.advance(200_000)
-    assert cluster.core(1).membership == Membership(new)
-    # 6: the leader that is not part of C-new steps down once that is committed.
-    assert cluster.core(1).role is Role.FOLLOWER
-    cluster.advance(2_000_000)
-    assert cluster.leader() in new
-
-
-def test_learners_do_not_count():
-    """6: Servers join as non-voting members; they are not considered for majorities."""
-    cluster = led(3, learners=(4, 5))
-    cluster.isolate(2)
-    cluster.isolate(3)
-    index = cluster.propose(1, b"x")
-    cluster.advance(100_000)
-    assert cluster.core(4).last_index == index
-    assert cluster.core(1).commit_index < index
-    cluster.crash(1)
-    cluster.advance(3_000_000)
-    assert cluster.core(4).role is Role.FOLLOWER
-
-
-def test_removed_servers_disrupt_nobody():
-    """6: Removed servers can disrupt the cluster: servers disregard requests for votes when they
-    believe a current leader exists. (Here: pre-votes.)
-    """
-    cluster = led()
-    term = cluster.core(1).term
-    request = ask(cluster.core(2), sender=3, term=term + 1, last=(9, 99), pre=True)
-    (reply,) = sent_by(cluster, lambda: cluster.step(request), VoteReply)
-    assert not reply.granted
-    assert cluster.core(2).term == term
 
 
 def test_snapshot_replaces_the_log_only_if_it_says_more():

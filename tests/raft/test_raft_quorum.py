@@ -55,13 +55,29 @@ def test_votes_won_and_lost(voters, outgoing, granted):
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(voters=VOTERS, learners=IDS, outgoing=IDS)
-def test_bytes_of_a_membership(voters, learners, outgoing):
-    membership = Membership(voters, learners, outgoing)
+@given(voters=VOTERS, learners=IDS, outgoing=IDS, retired=st.integers(0, 9))
+def test_bytes_of_a_membership(voters, learners, outgoing, retired):
+    membership = Membership(voters, learners, outgoing, retired)
     assert decode(encode(membership)) == membership
     assert decode(memoryview(encode(membership))) == membership
     with pytest.raises(Corrupted):
         decode(encode(membership)[:-1])
+
+
+def test_bytes_of_who_knows_nobody():
+    """Without voters there are no members either, and no quorum of them."""
+    blank = Membership(())
+    assert decode(encode(blank)) == blank
+    assert not blank.has_quorum({1: True})
+    assert blank.committed({1: 9}) == 0
+    with pytest.raises(Corrupted):
+        decode(encode(Membership((), (1,))))
+
+
+def test_bytes_without_former_members_are_as_they_always_were():
+    assert encode(Membership((1, 2), (3,))).hex() == (
+        "0100020001000000010000000000000002000000000000000300000000000000"
+    )
 
 
 def test_two_quorums_always_meet():

@@ -6,7 +6,6 @@ from raft_stories import deposed_with_tail, led
 
 from raftq.ids import Index, ReplicaId, Term
 from raftq.limits import HEARTBEAT_MICROS
-from raftq.raft import Membership
 from raftq.raft.messages import (
     Append,
     AppendReply,
@@ -203,13 +202,12 @@ def test_machine_digests_are_compared():
 
 def test_new_learner_of_an_idle_group_is_brought_up():
     """It gets the log although nothing else is proposed."""
-    cluster = led(3, learners=(4,))
+    cluster = led()
+    cluster.join(4)
     cluster.isolate(4)
     core = cluster.core(1)
-    for learners in ((), (ReplicaId(4),)):
-        core.propose_membership(Membership(core.membership.voters, learners))
-        cluster.pump(cluster[1])
-        cluster.advance(200_000)
+    cluster.change(1, (1, 2, 3), (4,))
+    cluster.advance(200_000)
     assert cluster.core(4).last_index < core.last_index
     cluster.heal()
     cluster.advance(300_000)

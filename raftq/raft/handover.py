@@ -1,0 +1,52 @@
+"""Leaving office on purpose: to a chosen successor, or because the group goes on without the leader.
+
+Rules:
+
+1. The successor is a voter of the configuration in force, and is told to campaign only when it has
+   everything. Until then nothing new is proposed, and after an election timeout it is given up.
+2. A leader that a committed configuration does not contain retires: it looks for the voter that has
+   most, hands over to it, and after an election timeout it simply stops.
+"""
+
+from raftq.ids import NOBODY, Micros, ReplicaId
+from raftq.limits import ELECTION_MICROS_MAX
+from raftq.raft.messages import TimeoutNow
+from raftq.raft.replica import NEVER, Replica
+
+
+def begin(leader: Replica, to: ReplicaId) -> bool:
+    """Hand over to `to`, which may take a while. False if it is nobody who could lead.
+
+    A second wish takes the place of the first.
+    """
+    progress = leader.progress.get(to)
+    if to not in leader.log.membership.voters or progress is None or progress.amnesiac:
+        return False
+    leader.transfer_to = to
+    leader.transfer_deadline = Micros(leader.now + ELECTION_MICROS_MAX)
+    go_on(leader)
+    return True
+
+
+def go_on(leader: Replica) -> None:
+    """Tell the chosen successor to campaign as soon as it has everything."""
+    progress = leader.progress.get(leader.transfer_to)
+    if progress is not None and progress.match == leader.log.last_index:
+        leader.send_now.append(TimeoutNow(leader.replica, progress.replica, leader.term))
+
+
+def retire(leader: Replica) -> None:
+    """The configuration without this leader is committed: look for the voter that has most."""
+    if leader.transfer_to == NOBODY:
+        matches = leader.matches
+        begin(leader, max(leader.log.membership.voters, key=lambda voter: matches.get(voter, 0)))
+
+
+def give_up(leader: Replica) -> None:
+    """The successor did not take over in time."""
+    leader.transfer_to = NOBODY
+    leader.transfer_deadline = NEVER
+    log = leader.log
+    retired = not log.membership.is_voter(leader.replica)
+    if retired and leader.commit_index >= log.membership_index:
+        leader.become_follower(leader.term, NOBODY)
