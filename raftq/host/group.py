@@ -286,14 +286,14 @@ class Group:
         ):
             index = Index(self.raft.last_index + 1)
             log_time = self.raft.log_time()
-            batch, waiters = proposals.take(
+            batch = proposals.take(
                 self._admission, index=index, log_time=log_time, place=self._place
             )
             if batch:
                 appended = self.raft.propose(batch, log_time)
                 assert appended == index
                 size = sum(len(command.body) for command in batch)
-                proposals.proposed(index, self.raft.term, waiters, size)
+                proposals.proposed(index, self.raft.term, size)
                 self._drain()
 
     def _place(self, index: Index) -> Place | None:

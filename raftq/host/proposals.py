@@ -74,6 +74,8 @@ class Proposals:
         self.pending_since = Micros(0)
         self._pending: deque[Proposal] = deque()
         self._blocked_by = Index(0)
+        self._taken: list[Done] = []
+        """Who waits for what `take` gave, until `proposed`: should the making of the entry fail."""
         self._in_log: deque[tuple[Index, Term, list[Done], int]] = deque()
         self._in_log_bytes = 0
         self._duplicates: dict[Index, list[tuple[Done, object]]] = {}
@@ -107,13 +109,13 @@ class Proposals:
         index: Index,
         log_time: Micros,
         place: Callable[[Index], Place | None],
-    ) -> tuple[list[Command], list[Done]]:
-        """The commands of the entry at `index`, and who waits for each.
+    ) -> list[Command]:
+        """The commands of the entry at `index`; if there are any, `proposed` must follow.
 
         `place` gives where an index was applied, or None while it is not.
         """
+        assert not self._taken, "what was taken before is not in the log yet"
         batch: list[Command] = []
-        waiters: list[Done] = []
         size = 0
         while self._pending and len(batch) < MAX_COMMANDS:
             header, body, done = self._pending[0]
@@ -128,13 +130,13 @@ class Proposals:
             self.pending_bytes -= length
             if isinstance(verdict, Admitted):
                 batch.append(Command(verdict.header, body))
-                waiters.append(done)
+                self._taken.append(done)
                 size += length
             elif isinstance(verdict, DuplicateOf):
                 self._join_original(done, verdict, place(verdict.index))
             else:
                 tell(done, verdict, None)
-        return batch, waiters
+        return batch
 
     def _join_original(self, done: Done, verdict: DuplicateOf, place: Place | None) -> None:
         if place is not None:
@@ -142,8 +144,9 @@ class Proposals:
         else:
             self._duplicates.setdefault(verdict.index, []).append((done, verdict.reply))
 
-    def proposed(self, index: Index, term: Term, waiters: list[Done], size: int) -> None:
+    def proposed(self, index: Index, term: Term, size: int) -> None:
         """What `take` gave is in the log now, at `index`."""
+        waiters, self._taken = self._taken, []
         self._in_log.append((index, term, waiters, size))
         self._in_log_bytes += size
 
@@ -180,6 +183,7 @@ class Proposals:
     def fail(self, *, unknown: RaftqError, not_applied: RaftqError) -> None:
         """Leadership is over: everybody hears."""
         pending, self._pending = self._pending, deque()
+        taken, self._taken = self._taken, []
         in_log, self._in_log = self._in_log, deque()
         self._in_log_bytes = 0
         duplicates, self._duplicates = self._duplicates, {}
@@ -191,5 +195,7 @@ class Proposals:
         for twins in duplicates.values():
             for done, _ in twins:
                 tell(done, unknown, None)
+        for done in taken:
+            tell(done, not_applied, None)
         for proposal in pending:
             tell(proposal.done, not_applied, None)

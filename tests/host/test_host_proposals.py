@@ -28,6 +28,8 @@ class Verdicts:
         word, _, number = header.partition(b" ")
         if word == b"twin":
             return DuplicateOf(int(number), f"original {int(number)}")
+        if word == b"bug":
+            raise RuntimeError("a bug of the machine")
         if word == b"later":
             return Later(int(number))
         if word == b"refuse":
@@ -89,11 +91,11 @@ def fail(proposals):
 def test_admitted_commands_are_stamped_and_answered_in_order(proposals, answers):
     add(proposals, answers, b"a", b"b", body=b"body")
     assert proposals.pending_bytes == 10
-    batch, waiters = take(proposals, 7)
+    batch = take(proposals, 7)
     assert [(c.header, c.body) for c in batch] == [(b"a stamped", b"body"), (b"b stamped", b"body")]
     assert proposals.pending_bytes == 0
     assert answers == {}
-    proposals.proposed(7, 3, waiters, 0)
+    proposals.proposed(7, 3, 0)
     place = apply(proposals, 7, 3, ["one", "two"])
     assert answers == {b"a": ("one", place), b"b": ("two", place)}
     fail(proposals)
@@ -103,8 +105,8 @@ def test_admitted_commands_are_stamped_and_answered_in_order(proposals, answers)
 def test_no_entry_is_made_while_too_much_is_not_applied_yet(proposals, answers):
     """Goal: slow followers cannot make a leader hold ever more of what is not committed."""
     add(proposals, answers, b"a")
-    _, waiters = take(proposals, 7)
-    proposals.proposed(7, 3, waiters, IN_LOG_BYTES_MAX + 1)
+    take(proposals, 7)
+    proposals.proposed(7, 3, IN_LOG_BYTES_MAX + 1)
     add(proposals, answers, b"b")
     assert not proposals.is_due(now=NOW, unsynced_bytes=0, applied=6)
     apply(proposals, 7, 3, ["one"])
@@ -113,7 +115,7 @@ def test_no_entry_is_made_while_too_much_is_not_applied_yet(proposals, answers):
 
 def test_a_refused_proposal_hears_at_once_and_enters_no_entry(proposals, answers):
     add(proposals, answers, b"refuse", b"a")
-    batch, _ = take(proposals, 7)
+    batch = take(proposals, 7)
     assert [command.header for command in batch] == [b"a stamped"]
     refusal, place = answers[b"refuse"]
     assert isinstance(refusal, InvalidArgument)
@@ -122,15 +124,15 @@ def test_a_refused_proposal_hears_at_once_and_enters_no_entry(proposals, answers
 
 def test_a_duplicate_of_what_is_applied_hears_at_once(proposals, answers):
     add(proposals, answers, b"twin 5")
-    batch, _ = take(proposals, 7, applied=6)
+    batch = take(proposals, 7, applied=6)
     assert batch == []
     assert answers[b"twin 5"] == ("original 5", Place(5, 1, bytes(16), 0))
 
 
 def test_a_duplicate_of_what_is_in_flight_waits_for_the_original(proposals, answers):
     add(proposals, answers, b"a", b"twin 7")
-    _, waiters = take(proposals, 7, applied=6)
-    proposals.proposed(7, 3, waiters, 0)
+    take(proposals, 7, applied=6)
+    proposals.proposed(7, 3, 0)
     assert answers == {}
     place = apply(proposals, 7, 3, ["one"])
     assert answers == {b"a": ("one", place), b"twin 7": ("original 7", place)}
@@ -138,8 +140,8 @@ def test_a_duplicate_of_what_is_in_flight_waits_for_the_original(proposals, answ
 
 def test_a_duplicate_fails_with_its_original(proposals, answers):
     add(proposals, answers, b"a", b"twin 7")
-    _, waiters = take(proposals, 7, applied=6)
-    proposals.proposed(7, 3, waiters, 0)
+    take(proposals, 7, applied=6)
+    proposals.proposed(7, 3, 0)
     fail(proposals)
     assert answers[b"a"][0].outcome == "unknown"
     assert answers[b"twin 7"][0].outcome == "unknown"
@@ -148,8 +150,8 @@ def test_a_duplicate_fails_with_its_original(proposals, answers):
 def test_another_leaders_entry_in_its_place_refuses_original_and_duplicate(proposals, answers):
     """The old leader applies the new one's entry before it has noticed its own end."""
     add(proposals, answers, b"a", b"twin 7")
-    _, waiters = take(proposals, 7, applied=6)
-    proposals.proposed(7, 3, waiters, 0)
+    take(proposals, 7, applied=6)
+    proposals.proposed(7, 3, 0)
     apply(proposals, 7, 4, ["somebody else's"])
     for name in (b"a", b"twin 7"):
         reply, place = answers[name]
@@ -160,9 +162,9 @@ def test_another_leaders_entry_in_its_place_refuses_original_and_duplicate(propo
 
 def test_what_cannot_be_judged_yet_blocks_what_is_behind_it(proposals, answers):
     add(proposals, answers, b"a", b"later 7", b"b")
-    batch, waiters = take(proposals, 7, applied=6)
+    batch = take(proposals, 7, applied=6)
     assert [command.header for command in batch] == [b"a stamped"]
-    proposals.proposed(7, 3, waiters, 0)
+    proposals.proposed(7, 3, 0)
     assert not proposals.is_due(now=NOW * 2, unsynced_bytes=0, applied=6)
     apply(proposals, 7, 3, ["one"])
     assert proposals.is_due(now=NOW * 2, unsynced_bytes=0, applied=7)
@@ -173,14 +175,27 @@ def test_what_cannot_be_judged_yet_blocks_what_is_behind_it(proposals, answers):
 
 def test_at_the_end_of_leadership_everybody_hears_the_truth(proposals, answers):
     add(proposals, answers, b"in the log")
-    _, waiters = take(proposals, 7)
-    proposals.proposed(7, 3, waiters, 0)
+    take(proposals, 7)
+    proposals.proposed(7, 3, 0)
     add(proposals, answers, b"pending", body=b"x" * 100)
     fail(proposals)
     assert answers[b"in the log"][0].outcome == "unknown"
     assert answers[b"pending"][0].outcome == "not_applied"
     assert proposals.pending_bytes == 0
     assert not proposals.is_pending
+
+
+def test_when_judging_fails_who_was_taken_before_hears_too(proposals, answers):
+    add(proposals, answers, b"a", b"bug", b"behind it")
+    with pytest.raises(RuntimeError):
+        take(proposals, 7)
+    assert answers == {}
+    fail(proposals)
+    assert {name: reply.outcome for name, (reply, _) in answers.items()} == {
+        b"a": "not_applied",
+        b"bug": "not_applied",
+        b"behind it": "not_applied",
+    }
 
 
 def test_who_proposes_again_while_hearing_of_the_end_is_kept_for_later(proposals, answers):
@@ -205,16 +220,22 @@ def test_the_hold_rule(proposals, answers):
     assert proposals.is_due(now=NOW, unsynced_bytes=1, applied=0)
 
 
+def count_of_an_entry(proposals, index):
+    batch = take(proposals, index)
+    proposals.proposed(index, 3, 0)
+    return len(batch)
+
+
 def test_an_entry_is_bounded_by_bytes_and_by_commands(proposals, answers):
     add(proposals, answers, b"a", b"b", b"c", body=bytes(TARGET_ENTRY_BYTES // 2))
-    assert len(take(proposals, 7)[0]) == 1
-    assert len(take(proposals, 8)[0]) == 1
+    assert count_of_an_entry(proposals, 7) == 1
+    assert count_of_an_entry(proposals, 8) == 1
     add(proposals, answers, b"huge", body=bytes(3 * TARGET_ENTRY_BYTES))
-    assert len(take(proposals, 9)[0]) == 1
-    assert len(take(proposals, 10)[0]) == 1
+    assert count_of_an_entry(proposals, 9) == 1
+    assert count_of_an_entry(proposals, 10) == 1
     add(proposals, answers, *(b"%d" % number for number in range(MAX_COMMANDS + 1)))
-    assert len(take(proposals, 11)[0]) == MAX_COMMANDS
-    assert len(take(proposals, 12)[0]) == 1
+    assert count_of_an_entry(proposals, 11) == MAX_COMMANDS
+    assert count_of_an_entry(proposals, 12) == 1
     assert proposals.pending_bytes == 0
 
 
@@ -224,7 +245,7 @@ def test_a_proposer_that_fails_on_its_answer_harms_nobody_else(proposals, answer
 
     proposals.add(Proposal(b"broken", b"", broken), NOW)
     add(proposals, answers, b"a")
-    _, waiters = take(proposals, 7)
-    proposals.proposed(7, 3, waiters, 0)
+    take(proposals, 7)
+    proposals.proposed(7, 3, 0)
     place = apply(proposals, 7, 3, ["one", "two"])
     assert answers == {b"a": ("two", place)}
