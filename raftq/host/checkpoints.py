@@ -2,7 +2,8 @@
 
 A snapshot has one index: the machine yields it in slices, as it was when asked, and one slice is
 drawn per pass of the loop, so that nothing waits longer than a slice takes (about 5 ms). It counts
-only once it is durable; until then the older one and the log behind it are kept.
+only once it is durable; until then the older one and the log behind it are kept. One that fails
+(a full disk) is forgotten and said; the next is taken when as much has been applied again.
 
 A digest is taken at every multiple of `CHECKPOINT_ENTRIES`; leaders send theirs in heartbeats, and a
 replica whose digest differs at the same index has diverged.
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING
 
 from raftq.ids import Index
 from raftq.limits import CHECKPOINT_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES
+from raftq.observability.logs import logger
 from raftq.raft import Entry, SnapshotMeta
 from raftq.storage.snapshots import SnapshotWriter
 
 if TYPE_CHECKING:
     from raftq.host.group import Group
+
+_log = logger("raftq.host")
 
 
 class Snapshotter:
@@ -49,7 +53,7 @@ class Snapshotter:
         membership = group.raft.membership_at(last.index)
         meta = SnapshotMeta(last.index, last.term, last.chain, last.log_time, membership)
         self._slices = group.machine.snapshot()
-        self._writer = group.log.begin_snapshot(meta, self._durable)
+        self._writer = group.log.begin_snapshot(meta, self._over)
         self._snapshot_index = last.index
         self._bytes_since = 0
         self._loop.call_soon(self._draw)
@@ -66,8 +70,13 @@ class Snapshotter:
         self._writer.write(piece)
         self._loop.call_soon(self._draw)
 
-    def _durable(self) -> None:
+    def _over(self) -> None:
+        """The snapshot is durable, or came to nothing."""
+        assert self._writer is not None
+        problem = self._writer.problem
         self._slices = None
         self._writer = None
-        if not self._group.stopped:
+        if problem is not None:
+            _log.warning("snapshot failed", group=self._group.group, reason=problem)
+        elif not self._group.stopped:
             self._group.raft.compacted()

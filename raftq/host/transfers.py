@@ -76,6 +76,9 @@ class Transfers:
         group = self._group
         if index != self._index or group.stopped:
             return
+        if self._writer is not None and self._writer.problem is not None:
+            reason = self._writer.problem
+            _log.warning("snapshot not received", group=group.group, reason=reason)
         self._writer = None
         group.raft.snapshot_received(index, valid=group.log.snapshot.index == index)
         group.want_turn()

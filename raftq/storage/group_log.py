@@ -299,9 +299,10 @@ class GroupLog:
     def begin_snapshot(self, meta: SnapshotMeta, done: Callable[[], None]) -> SnapshotWriter:
         """Write a snapshot of the machine; `done` is called once when that is over.
 
-        Whether it came to be is told by `snapshot`: a full or failing disk gives none.
+        Whether it came to be is told by `snapshot`, and why not by the writer's `problem`: a full
+        disk gives none. If a sync fails `on_failure` is called, and `done` is not.
         """
-        return SnapshotWriter(self._snapshots, meta, done)
+        return SnapshotWriter(self._snapshots, meta, done, self._writer.fail)
 
     def read_snapshot(self) -> tuple[SnapshotMeta, Iterator[bytes]] | None:
         """The newest snapshot and its slices, which raise Corrupted where they fail; or None."""

@@ -255,7 +255,7 @@ class LogWriter:
                 state=state,
             )
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
             return None
         self._marked = (self._synced_number, commit_index)
         self._unsynced += UNIT_HEADER_BYTES + size
@@ -288,7 +288,7 @@ class LogWriter:
         number, seq, size = self._syncing
         self._syncing = None
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         self.syncs += 1
         self._synced_number = number
@@ -300,7 +300,8 @@ class LogWriter:
         if not self._closed:
             self._flush()
 
-    def _fail(self, error: OSError) -> None:
+    def fail(self, error: OSError) -> None:
+        """The disk cannot be trusted any more: nothing is written or reported after this."""
         if not self._failed:
             self._failed = True
             self._failed_with(error)
@@ -324,7 +325,7 @@ class LogWriter:
             path = f"{self._directory}/{segment_name(prepared.sequence)}"
             file = self._disk.open(path)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
             return False
         if not first.control and not any(queued.control for queued in self._queue):
             # Otherwise entries are voided already that the segment still holds.

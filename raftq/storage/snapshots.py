@@ -116,16 +116,24 @@ def body_slices(file: ReadableFile, position: int) -> Iterator[bytes]:
 class SnapshotWriter:
     """One snapshot on its way to the disk; `done` is called once, when it is over.
 
-    A failure to write (a full disk) is not the node's end: nothing promised depends on it. The
-    store's newest snapshot tells whether this one came to be.
+    A failure to write or to rename (a full disk) is not the node's end: nothing promised depends on
+    it. The temporary file goes, and `problem` says why. A failed sync is the node's end, as
+    everywhere: what else the disk has lost is not known. Then `failed` is called instead.
     """
 
     def __init__(
-        self, store: "SnapshotStore", meta: SnapshotMeta, done: Callable[[], None]
+        self,
+        store: "SnapshotStore",
+        meta: SnapshotMeta,
+        done: Callable[[], None],
+        failed: Callable[[OSError], None],
     ) -> None:
+        self.problem: str | None = None
+        """Why the snapshot came to nothing; None while it may still come to be, and when it has."""
         self._store = store
         self._meta = meta
         self._done = done
+        self._failed = failed
         self._file: File | None = None
         self._name = store.temporary_name(meta.index)
         self._position = 0
@@ -137,8 +145,8 @@ class SnapshotWriter:
         try:
             self._file = store.create_temporary(self._name)
             self._put((encode_header(meta, store.incarnation),))
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(str(error))
 
     def write(self, piece: Buffer) -> None:
         """One slice of the own machine; its borders are kept."""
@@ -165,14 +173,14 @@ class SnapshotWriter:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         try:
             self._put(tuple(pending))
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(str(error))
 
     def _put(self, vectors: tuple[Buffer, ...]) -> None:
         if self._file is not None and vectors:
             size = sum(map(len, vectors))
             if self._position + size > SNAPSHOT_MAX_BYTES:
-                self._give_up()
+                self._give_up(f"it is longer than {SNAPSHOT_MAX_BYTES} bytes")
                 return
             self._file.write(self._position, vectors)
             self._position += size
@@ -187,40 +195,52 @@ class SnapshotWriter:
         if self._file is None:
             self._done()
             return
-        if self._verify and not self._is_sound():
-            self._give_up()
+        if self._verify and (problem := self._damage(self._file)) is not None:
+            self._give_up(problem)
             self._done()
             return
         self._file.sync(self._synced)
 
-    def _is_sound(self) -> bool:
-        assert self._file is not None
+    def _damage(self, file: File) -> str | None:
         try:
-            _, position = read_header(self._file, self._store.incarnation)
-            for _ in body_slices(self._file, position):
+            _, position = read_header(file, self._store.incarnation)
+            for _ in body_slices(file, position):
                 pass
-        except (Corrupted, OSError):
-            return False
-        return True
+        except (Corrupted, OSError) as error:
+            return str(error)
+        return None
 
     def _synced(self, error: OSError | None) -> None:
-        if self._file is None:
+        if self._file is None or self._store.closed:
+            self._give_up("the log was closed")
             return
-        if error is None and not self._store.closed:
-            self._file.close()
-            self._file = None
-            self._store.adopt(self._meta, self._name)
-        else:
-            self._give_up()
-        if not self._store.closed:
+        if error is not None:
+            self._give_up(str(error))
+            self._failed(error)
+            return
+        try:
+            self._store.give_name(self._meta, self._name)
+        except OSError as problem:
+            self._give_up(str(problem))
             self._done()
+            return
+        self._file.close()
+        self._file = None
+        try:
+            self._store.adopt(self._meta)
+        except OSError as problem:
+            self.problem = str(problem)
+            self._failed(problem)
+            return
+        self._done()
 
     def abandon(self) -> None:
         """Not wanted any more; `done` is not called."""
         self._finished = True
-        self._give_up()
+        self._give_up("it was abandoned")
 
-    def _give_up(self) -> None:
+    def _give_up(self, problem: str) -> None:
+        self.problem = self.problem or problem
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -277,17 +297,32 @@ class SnapshotStore:
 
     def drop_temporary(self, name: str) -> None:
         if not self.closed:
-            self._disk.remove(self._path(name))
+            self._remove(name)
 
-    def adopt(self, meta: SnapshotMeta, temporary: str) -> None:
-        """The synced temporary file becomes a snapshot, durably; old ones go."""
+    def _remove(self, name: str) -> None:
+        """A disk that does not even let go of a file: the next start tries again."""
+        try:
+            self._disk.remove(self._path(name))
+        except OSError as error:
+            self.problems.append(f"{name} cannot be removed: {error}")
+
+    def give_name(self, meta: SnapshotMeta, temporary: str) -> None:
+        """The synced temporary file gets the name of a snapshot.
+
+        Raises: OSError when it did not.
+        """
         self._disk.rename(self._path(temporary), self._path(snapshot_name(meta.index)))
+
+    def adopt(self, meta: SnapshotMeta) -> None:
+        """What has its name counts, once that is durable; old ones go.
+
+        Raises: OSError when the name was not synced.
+        """
         self._disk.sync_directory(self._directory)
         self._forget_open()
         self.good = sorted([*(old for old in self.good if old.index != meta.index), meta])
         while len(self.good) > KEPT:
-            old = self.good.pop(0)
-            self._disk.remove(self._path(snapshot_name(old.index)))
+            self._remove(snapshot_name(self.good.pop(0).index))
 
     def read(self) -> tuple[SnapshotMeta, Iterator[bytes]] | None:
         """The newest and its slices, verified as they are drawn."""

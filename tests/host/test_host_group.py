@@ -1,5 +1,7 @@
 """One group on its host: proposals, reads, bounds, failures, snapshots."""
 
+import errno
+
 import pytest
 from host_world import LATER, NAMES, REFUSE, SECOND, World
 
@@ -308,6 +310,29 @@ def test_a_snapshot_is_taken_and_restored_on_restart(monkeypatch):
         assert not again.quarantined
         heard = world.propose(leader, b"last")
         world.until(lambda: again.machine.commands[-1][0] == b"last")
+
+
+def test_after_a_snapshot_that_failed_the_next_is_taken(monkeypatch):
+    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_ENTRIES", 20)
+    with World("n1") as world:
+        world.start()
+        group = world.group(world.led())
+        disk = world.machines["n1"].disk
+        rename = disk.rename
+
+        def full(old, new):
+            raise OSError(errno.ENOSPC, "the directory is full")
+
+        disk.rename = full
+        for number in range(50):
+            if number == 25:
+                assert group.log.snapshot.index == 0
+                disk.rename = rename
+            heard = world.propose("n1", b"%d" % number)
+            world.until(lambda heard=heard: heard)
+        world.run(0.5)
+        assert group.log.snapshot.index >= 40
+        assert world.nodes["n1"].failures == []
 
 
 def test_a_machine_that_differs_is_found_by_its_digest(monkeypatch):

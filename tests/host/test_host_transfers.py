@@ -18,6 +18,7 @@ class Writer:
         self.log, self.meta, self.done = log, meta, done
         self.data = b""
         self.state = "open"
+        self.problem = None
 
     def write_raw(self, data):
         assert self.state == "open"
@@ -33,6 +34,8 @@ class Writer:
     def durable(self, *, valid=True):
         if valid:
             self.log.snapshot = self.meta
+        else:
+            self.problem = "spoilt"
         self.done()
 
 

@@ -1,5 +1,7 @@
 """What can be read of a log: entries, batches by offset, snapshots."""
 
+import errno
+
 import pytest
 from storage_world import MEMBERS, World, publish
 from test_storage_safety import units_of
@@ -185,16 +187,77 @@ def test_a_snapshot_that_cannot_be_written_harms_nothing(world):
     world.disk.capacity_bytes = world.disk.used_bytes + 1_000
     done = []
     take_snapshot(world, [b"much" * 100_000], done)
-    world.disk.fail_syncs(1, path_contains="snapshot")
-    take_snapshot(world, [b"little"], done)
     world.time.run()
-    assert (done, world.log.snapshot.index, world.failures) == ([1, 1], 0, [])
+    assert (done, world.log.snapshot.index, world.failures) == ([1], 0, [])
+    assert not any("snapshot" in path for path in world.disk.paths())
     world.disk.capacity_bytes <<= 10
     world.write_and_sync(1)
     abandoned = world.log.begin_snapshot(world.log.snapshot._replace(index=2), lambda: None)
     abandoned.write(b"x")
     abandoned.abandon()
     assert not any("snapshot" in path for path in world.disk.paths())
+
+
+def failing(error, times=1):
+    """A disk operation that fails so many times; what has the name of it after that goes on."""
+
+    def wrap(operation):
+        left = times
+
+        def call(*arguments):
+            nonlocal left
+            if left:
+                left -= 1
+                raise error
+            return operation(*arguments)
+
+        return call
+
+    return wrap
+
+
+def test_a_snapshot_that_cannot_get_its_name_is_forgotten_and_the_next_is_taken(world):
+    world.write_and_sync(1)
+    error = OSError(errno.ENOSPC, "the directory is full")
+    world.disk.rename = failing(error)(world.disk.rename)
+    world.disk.remove = failing(error)(world.disk.remove)
+    done = []
+    take_snapshot(world, [b"little"], done)
+    world.time.run()
+    assert (done, world.log.snapshot.index, world.failures) == ([1], 0, [])
+    take_snapshot(world, [b"little"], done)
+    world.time.run()
+    assert (done, world.log.snapshot.index, world.failures) == ([1, 1], 1, [])
+
+
+def test_an_old_snapshot_that_cannot_be_removed_harms_nothing(world):
+    world.disk.remove = failing(OSError(errno.EIO, "no"), -1)(world.disk.remove)
+    done = []
+    for index in (1, 2, 3):
+        world.write_and_sync(1)
+        take_snapshot(world, [b"s"], done)
+        world.time.run()
+        assert world.log.snapshot.index == index
+    assert (done, world.failures) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_failed_sync_of_a_snapshot_is_the_nodes_end(world, what):
+    """What the sync reported may have been another file's: nothing is written any more."""
+    world.write_and_sync(1)
+    if what == "file":
+        world.disk.fail_syncs(1, path_contains="snapshot")
+    else:
+        error = OSError(errno.EIO, "no")
+        world.disk.sync_directory = failing(error)(world.disk.sync_directory)
+    done = []
+    take_snapshot(world, [b"little"], done)
+    world.time.run()
+    assert (done, world.log.snapshot.index, len(world.failures)) == ([], 0, 1)
+    operations = world.disk.operations
+    world.write(1)
+    world.time.run()
+    assert world.disk.operations == operations
 
 
 def test_a_snapshot_with_another_chain_than_the_log_wins(world):
