@@ -18,7 +18,7 @@ from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
 from raftq.host.checkpoints import Snapshotter
 from raftq.host.observer import Observer
-from raftq.host.proposals import Done, Place, Proposal, Proposals, Redirect, tell
+from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect, tell
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
@@ -135,10 +135,19 @@ class Group:
             leader = None
         return Redirect(leader, applied=applied)
 
-    def propose(self, header: bytes, body: Buffer, done: Done, *, reserve: bool = False) -> None:
+    def propose(
+        self,
+        header: bytes,
+        body: Buffer,
+        done: Done,
+        *,
+        reserve: bool = False,
+        timeout: Micros | None = None,
+    ) -> None:
         """Have a command committed and applied; `done` hears exactly once.
 
         `reserve`: it may use the disk's reserve, because it frees space or keeps the group alive.
+        `timeout`: it is refused if it has not entered the log by then; a little later, at a turn.
         """
         if not self.leading or self.quarantined or self.stopped:
             done(self.redirect(), None)
@@ -150,7 +159,9 @@ class Group:
         if self.log.is_full and not reserve:
             done(StorageFull("the leader's disk is full; free space or consume"), None)
             return
-        self._proposals.add(Proposal(header, body, done), self._clock.monotonic())
+        now = self._clock.monotonic()
+        give_up_at = NEVER if timeout is None else Micros(now + timeout)
+        self._proposals.add(Proposal(header, body, done, give_up_at), now)
         self.want_turn()
 
     def read(self, done: Done) -> None:
@@ -234,6 +245,7 @@ class Group:
         if self.leading:
             self._mind_the_disk(now)
             self._propose_tick()
+            self._proposals.refuse_late(now)
             self._append(now)
         if self._effects:
             effects, self._effects = self._effects, []

@@ -2,15 +2,16 @@
 
 A proposal waits until the next entry is made; then the machine's admission judges it, in order. An
 admitted one is a command of that entry and is answered when the entry is applied; a duplicate is
-answered with its original, when that is applied; a refused one is answered at once. When leadership
+answered with its original, when that is applied; a refused one is answered at once. One whose time
+is over before it entered the log is refused, and one in the log is never given up. When leadership
 ends everybody hears: "not applied" if the proposal never entered the log, else "unknown".
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from raftq.errors import RaftqError
+from raftq.errors import RaftqError, Timeout
 from raftq.ids import Index, Micros, Term
 from raftq.limits import HOLD_BYTES, HOLD_MICROS, IN_LOG_BYTES_MAX, MAX_COMMANDS, TARGET_ENTRY_BYTES
 from raftq.machine import Admission, Admitted, Buffer, DuplicateOf, Later
@@ -18,6 +19,9 @@ from raftq.observability.logs import logger
 from raftq.raft import Command, Entry
 
 _log = logger("raftq.host")
+
+
+NEVER: Final = Micros(1 << 62)
 
 
 class Place(NamedTuple):
@@ -64,6 +68,8 @@ class Proposal(NamedTuple):
     header: bytes
     body: Buffer
     done: Done
+    give_up_at: Micros = NEVER
+    """On the monotonic clock: not wanted any more if it has not entered the log by then."""
 
 
 class Proposals:
@@ -73,6 +79,8 @@ class Proposals:
         self.pending_bytes = 0
         self.pending_since = Micros(0)
         self._pending: deque[Proposal] = deque()
+        self._give_up_at = NEVER
+        """Nothing that is pending is to be given up before."""
         self._blocked_by = Index(0)
         self._taken: list[Done] = []
         """Who waits for what `take` gave, until `proposed`: should the making of the entry fail."""
@@ -88,6 +96,7 @@ class Proposals:
         if not self._pending:
             self.pending_since = now
         self._pending.append(proposal)
+        self._give_up_at = min(self._give_up_at, proposal.give_up_at)
         self.pending_bytes += len(proposal.header) + len(proposal.body)
 
     def is_due(self, *, now: Micros, unsynced_bytes: int, applied: Index) -> bool:
@@ -101,6 +110,18 @@ class Proposals:
             or self.pending_bytes >= HOLD_BYTES
             or now - self.pending_since >= HOLD_MICROS
         )
+
+    def refuse_late(self, now: Micros) -> None:
+        """Tell those whose time is over that they will not enter the log any more."""
+        if now < self._give_up_at:
+            return
+        late = [each for each in self._pending if each.give_up_at <= now]
+        self._pending = deque(each for each in self._pending if each.give_up_at > now)
+        self._give_up_at = min((each.give_up_at for each in self._pending), default=NEVER)
+        self.pending_bytes -= sum(len(each.header) + len(each.body) for each in late)
+        for proposal in late:
+            problem = "its time was over before it entered the log: the disk or the group is slow"
+            tell(proposal.done, Timeout(problem, outcome="not_applied"), None)
 
     def take(
         self,
@@ -118,7 +139,7 @@ class Proposals:
         batch: list[Command] = []
         size = 0
         while self._pending and len(batch) < MAX_COMMANDS:
-            header, body, done = self._pending[0]
+            header, body, done, _ = self._pending[0]
             length = len(header) + len(body)
             if batch and size + length > TARGET_ENTRY_BYTES:
                 break
@@ -188,6 +209,7 @@ class Proposals:
         self._in_log_bytes = 0
         duplicates, self._duplicates = self._duplicates, {}
         self.pending_bytes = 0
+        self._give_up_at = NEVER
         self._blocked_by = Index(0)
         for _, _, waiters, _ in in_log:
             for done in waiters:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from raftq import batch
 from raftq.errors import InvalidArgument, MessageTooLarge, QueueNotFound, RaftqError
 from raftq.host import Place
-from raftq.ids import GroupId, Offset, Partition, QueueId
+from raftq.ids import GroupId, Micros, Offset, Partition, QueueId
 from raftq.queue.replies import Published
 from raftq.server.request import Request
 from raftq.wire import requests
@@ -65,7 +65,8 @@ class Publishing:
                 assert isinstance(reply, RaftqError)
                 request.fail(reply)
 
-        group.propose(stamp, body, done)
+        timeout = Micros(wanted.timeout_ms * 1_000) if wanted.timeout_ms else None
+        group.propose(stamp, body, done, timeout=timeout)
 
 
 def answer(

@@ -69,7 +69,10 @@ _BATCHES: Final = Struct("<QQI")
 
 
 class Publish(NamedTuple):
-    """Append one batch; its header says to which queue and partition."""
+    """Append one batch; its header says to which queue and partition.
+
+    `timeout_ms`: after so long at the leader it does not enter the log any more; 0: no limit.
+    """
 
     acks: int
     timeout_ms: int

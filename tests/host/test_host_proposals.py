@@ -2,7 +2,7 @@
 
 import pytest
 
-from raftq.errors import InvalidArgument
+from raftq.errors import InvalidArgument, Timeout
 from raftq.host.proposals import Place, Proposal, Proposals, Redirect
 from raftq.limits import (
     HOLD_BYTES,
@@ -218,6 +218,32 @@ def test_the_hold_rule(proposals, answers):
     assert proposals.is_due(now=NOW + HOLD_MICROS, unsynced_bytes=1, applied=0)
     add(proposals, answers, b"b", body=bytes(HOLD_BYTES))
     assert proposals.is_due(now=NOW, unsynced_bytes=1, applied=0)
+
+
+def test_what_is_late_is_refused_and_what_is_in_the_log_is_not(proposals, answers):
+    proposals.add(Proposal(b"in the log", b"", answers.to(b"in the log"), NOW + 10), NOW)
+    take(proposals, 7)
+    proposals.proposed(7, 3, 0)
+    for name, give_up_at in ((b"patient", NOW + 30), (b"late", NOW + 10), (b"later", NOW + 20)):
+        proposals.add(Proposal(name, b"body", answers.to(name), give_up_at), NOW)
+    add(proposals, answers, b"without a limit")
+    proposals.refuse_late(NOW + 9)
+    assert answers == {}
+    proposals.refuse_late(NOW + 10)
+    assert list(answers) == [b"late"]
+    problem, place = answers[b"late"]
+    assert isinstance(problem, Timeout)
+    assert (problem.outcome, place) == ("not_applied", None)
+    proposals.refuse_late(NOW + 20)
+    assert list(answers) == [b"late", b"later"]
+    assert proposals.pending_bytes == len(b"patientbody" + b"without a limit")
+    assert [command.header for command in take(proposals, 8)] == [
+        b"patient stamped",
+        b"without a limit stamped",
+    ]
+    proposals.proposed(8, 3, 0)
+    proposals.refuse_late(NOW + 100)
+    assert list(answers) == [b"late", b"later"]
 
 
 def count_of_an_entry(proposals, index):

@@ -15,7 +15,9 @@ from raftq.errors import (
     QueueNotFound,
     RaftqError,
     SessionExpired,
+    Timeout,
 )
+from raftq.storage.group_log import GroupLog
 from raftq.wire import requests
 from raftq.wire.errors import NotLeader
 from raftq.wire.frames import FrameKind
@@ -169,6 +171,29 @@ def test_weaker_acks_are_refused_by_name(client, queue):
             client.answer(
                 FrameKind.PUBLISH, *requests.encode_publish(requests.Publish(acks, 0, data))
             )
+
+
+def test_a_publish_that_waits_for_its_place_longer_than_it_may_is_refused(
+    world, client, queue, monkeypatch
+):
+    def ask(timeout_ms):
+        data = batch.encode([b"%d" % timeout_ms], queue=queue["id"], partition=0)
+        publish = requests.Publish(requests.ACKS_QUORUM, timeout_ms, data)
+        return client.ask(FrameKind.PUBLISH, *requests.encode_publish(publish))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupLog, "is_busy", property(lambda log: True))
+        heard = [ask(timeout_ms) for timeout_ms in (0, 200, 5_000)]
+        world.run(0.15)
+        assert not any(heard)
+        world.run(0.15)
+        assert [bool(each) for each in heard] == [False, True, False]
+    with pytest.raises(Timeout) as late:
+        client.reply(heard[1])
+    assert late.value.outcome == "not_applied"
+    client.reply(heard[0])
+    client.reply(heard[2])
+    assert read_bodies(client.read(queue)) == [b"0", b"5000"]
 
 
 def test_an_idempotent_producer_repeats_without_doubling(client, queue):
