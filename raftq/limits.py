@@ -91,8 +91,6 @@ DISK_RESERVE_BYTES = 64 * MIB
 HEARTBEAT_MICROS = 50_000
 ELECTION_MICROS_MIN = 300_000
 ELECTION_MICROS_MAX = 600_000
-TICK_MICROS = 10_000
-"""Granularity of the host's timer; the core itself only compares deadlines."""
 
 FAST_ELECTION_BASE_MICROS = 5_000
 FAST_ELECTION_RANK_MICROS = 30_000
@@ -101,6 +99,8 @@ PREVOTE_GRANTED_PAUSE_MICROS = 50_000
 """Fast failover after a lost link ."""
 
 LOG_TIME_ALARM_MICROS = 10 * SECOND
+"""Log time that goes, or is, this much beside the leader's clocks is said: see its alarm."""
+
 DEADLINE_FLOOR_MICROS = 5 * SECOND
 """A new leader postpones a delivery's expiry at most this much, once ."""
 

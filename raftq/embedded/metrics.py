@@ -27,6 +27,7 @@ _GROUP_GAUGES = {
 _GROUP_COUNTERS = {
     "raftq_group_syncs": "Completed syncs of the log since the node started.",
     "raftq_group_written_bytes": "Bytes written to the log since the node started.",
+    "raftq_group_log_time_alarms": "Entries made here whose log time was beside the clocks.",
 }
 
 
@@ -122,6 +123,8 @@ class NodeCollector(Collector):
             for name, value in values.items():
                 gauges[name].add_metric(label, value)
             counters["raftq_group_syncs"].add_metric(label, group.log.syncs)
+            alarms = group.log_time_alarm.count
+            counters["raftq_group_log_time_alarms"].add_metric(label, alarms)
             counters["raftq_group_written_bytes"].add_metric(label, group.log.bytes_written)
         yield from gauges.values()
         yield from counters.values()

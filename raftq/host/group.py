@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
 from raftq.host.checkpoints import Snapshotter
+from raftq.host.log_time_alarm import LogTimeAlarm
 from raftq.host.observer import Observer
 from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect, tell
 from raftq.host.transfers import Transfers
@@ -82,6 +83,7 @@ class Group:
         self._effects: list[object] = []
         self._amnesia_noted = not may_vote
         self._hand_over_again_at = Micros(0)
+        self.log_time_alarm = LogTimeAlarm(group)
         self.stopped = False
         if log.condition is Condition.DAMAGED:
             self.quarantined = f"damaged: {'; '.join(log.damage)}"
@@ -298,6 +300,7 @@ class Group:
         ):
             index = Index(self.raft.last_index + 1)
             log_time = self.raft.log_time()
+            self.log_time_alarm.entry(log_time, now=now, wall=self.raft.wall)
             batch = proposals.take(
                 self._admission, index=index, log_time=log_time, place=self._place
             )
@@ -430,6 +433,7 @@ class Group:
             self.leading = True
             self._admission = self.machine.admission()
             self._tick_in_flight = False
+            self.log_time_alarm.leadership_begins()
             _log.info("leading", group=self.group, term=self.raft.term)
             self._observer.led(self)
         elif not can_propose and self.leading and self.raft.role is not Role.LEADER:

@@ -315,6 +315,7 @@ def group_status(group: Group) -> dict[str, Any]:
         "commit_index": group.raft.commit_index,
         "applied_index": group.applied_index,
         "quarantined": group.quarantined,
+        "log_time_alarms": group.log_time_alarm.count,
         "syncs": group.log.syncs,
         "bytes_written": group.log.bytes_written,
         "last_index": status.last_index,
