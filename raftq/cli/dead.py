@@ -149,12 +149,11 @@ def redrive(
 def purge(
     name: QueueArgument,
     subscription: SubscriptionOption = DEFAULT_SUBSCRIPTION,
-    reason: ReasonOption = None,
     url: UrlOption = DEFAULT_URL,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     as_json: JsonOption = False,
 ) -> None:
-    """Discard dead letters for good.
+    """Discard all dead letters of a subscription for good.
 
     ```
     raftq dead purge orders -s billing
@@ -162,7 +161,7 @@ def purge(
     """
     purged = with_client(
         Servers(url, timeout),
-        lambda client: client.purge_dead(name, subscription=subscription, reason=reason),
+        lambda client: client.purge_dead(name, subscription=subscription),
     )
     if as_json:
         print_json({"name": name, "subscription": subscription, "purged": purged})

@@ -260,13 +260,9 @@ class Administration:
         reply = await self._call(request)
         return Redriven(reply["redriven"], reply["by_reason"])
 
-    async def purge_dead(
-        self, name: str, *, subscription: str = DEFAULT_SUBSCRIPTION, reason: str | None = None
-    ) -> int:
-        """Discard dead letters for good; how many."""
-        request: dict[str, Any] = {"do": "purge_dead", "name": name, "subscription": subscription}
-        if reason is not None:
-            request["reason"] = reason
+    async def purge_dead(self, name: str, *, subscription: str = DEFAULT_SUBSCRIPTION) -> int:
+        """Discard a subscription's dead letters for good; how many."""
+        request = {"do": "purge_dead", "name": name, "subscription": subscription}
         return int((await self._call(request))["purged"])
 
     async def status(self) -> dict[str, Any]:

@@ -79,9 +79,15 @@ class BlockingMessage(BaseMessage):
         """It is done: never again. From a consumer this returns at once; see `Consumer.flush`."""
         cast("_Crossing", self.source.settler).settle_ack([self])
 
-    def nack(self, *, delay: float = 0.0, reason: str = "", count: bool = True) -> None:
-        """It failed: hand it out again after `delay`; `count` it against the delivery limit."""
-        cast("_Crossing", self.source.settler).settle_nack([self], delay, reason, count=count)
+    def nack(
+        self, *, delay: float = 0.0, reason: str = "", count: bool = True, reject: bool = False
+    ) -> None:
+        """It failed: hand it out again after `delay`; `count` it against the delivery limit.
+
+        With `reject` it is not handed out again: it becomes a dead letter at once.
+        """
+        settler = cast("_Crossing", self.source.settler)
+        settler.settle_nack([self], delay, reason, count=count, reject=reject)
 
     def extend(self, seconds: float) -> None:
         """It takes longer: hold it for so many seconds from now."""
@@ -101,11 +107,16 @@ class _Crossing:
         self._bridge.run(_as_coroutine(self._settler.settle_ack(messages)))
 
     def settle_nack(
-        self, messages: Sequence[BaseMessage], delay: float, reason: str, *, count: bool
+        self,
+        messages: Sequence[BaseMessage],
+        delay: float,
+        reason: str,
+        *,
+        count: bool,
+        reject: bool,
     ) -> None:
-        self._bridge.run(
-            _as_coroutine(self._settler.settle_nack(messages, delay, reason, count=count))
-        )
+        settled = self._settler.settle_nack(messages, delay, reason, count=count, reject=reject)
+        self._bridge.run(_as_coroutine(settled))
 
     def settle_extend(self, messages: Sequence[BaseMessage], seconds: float) -> None:
         self._bridge.run(_as_coroutine(self._settler.settle_extend(messages, seconds)))

@@ -181,8 +181,11 @@ class Client:
         delay: float = 0.0,
         reason: str = "",
         count: bool = True,
+        reject: bool = False,
     ) -> None:
-        self._bridge.run(self._client.nack(messages, delay=delay, reason=reason, count=count))
+        self._bridge.run(
+            self._client.nack(messages, delay=delay, reason=reason, count=count, reject=reject)
+        )
 
     def extend(self, messages: Iterable[BaseMessage] | BaseMessage, seconds: float) -> None:
         self._bridge.run(self._client.extend(messages, seconds))
@@ -247,12 +250,8 @@ class Client:
             )
         )
 
-    def purge_dead(
-        self, name: str, *, subscription: str = DEFAULT_SUBSCRIPTION, reason: str | None = None
-    ) -> int:
-        return self._bridge.run(
-            self._client.purge_dead(name, subscription=subscription, reason=reason)
-        )
+    def purge_dead(self, name: str, *, subscription: str = DEFAULT_SUBSCRIPTION) -> int:
+        return self._bridge.run(self._client.purge_dead(name, subscription=subscription))
 
     def status(self) -> dict[str, Any]:
         return self._bridge.run(self._client.status())

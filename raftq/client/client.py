@@ -295,12 +295,17 @@ class BaseClient(Administration, Generic[AnyMessage]):
         delay: float = 0.0,
         reason: str = "",
         count: bool = True,
+        reject: bool = False,
     ) -> None:
         """They failed: hand them out again after `delay`, counted against the delivery limit.
 
+        With `reject` they are not handed out again: they become dead letters at once.
+
         Raises: StaleReceipt, as `ack` does.
         """
-        await self._settling.nack(_many(messages), delay=delay, reason=reason, count=count)
+        await self._settling.nack(
+            _many(messages), delay=delay, reason=reason, count=count, reject=reject
+        )
 
     async def extend(self, messages: Iterable[BaseMessage] | BaseMessage, seconds: float) -> None:
         """They take longer: hold them for so many seconds from now.
@@ -314,10 +319,16 @@ class BaseClient(Administration, Generic[AnyMessage]):
         await self._settling.ack(messages)
 
     async def settle_nack(
-        self, messages: Sequence[BaseMessage], delay: float, reason: str, *, count: bool
+        self,
+        messages: Sequence[BaseMessage],
+        delay: float,
+        reason: str,
+        *,
+        count: bool,
+        reject: bool,
     ) -> None:
         """What `message.nack()` of a received message calls."""
-        await self._settling.nack(messages, delay=delay, reason=reason, count=count)
+        await self._settling.nack(messages, delay=delay, reason=reason, count=count, reject=reject)
 
     async def settle_extend(self, messages: Sequence[BaseMessage], seconds: float) -> None:
         """What `message.extend()` of a received message calls."""

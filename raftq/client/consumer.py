@@ -194,9 +194,15 @@ class Consumer(Generic[AnyMessage]):
             await self._settle_acks()
 
     async def settle_nack(
-        self, messages: Sequence[BaseMessage], delay: float, reason: str, *, count: bool
+        self,
+        messages: Sequence[BaseMessage],
+        delay: float,
+        reason: str,
+        *,
+        count: bool,
+        reject: bool,
     ) -> None:
-        await self._settling.nack(messages, delay=delay, reason=reason, count=count)
+        await self._settling.nack(messages, delay=delay, reason=reason, count=count, reject=reject)
         self._forget(messages)
 
     async def settle_extend(self, messages: Sequence[BaseMessage], seconds: float) -> None:

@@ -46,7 +46,13 @@ class Settler(Protocol):
     async def settle_ack(self, messages: "Sequence[BaseMessage]") -> None: ...
 
     async def settle_nack(
-        self, messages: "Sequence[BaseMessage]", delay: float, reason: str, *, count: bool
+        self,
+        messages: "Sequence[BaseMessage]",
+        delay: float,
+        reason: str,
+        *,
+        count: bool,
+        reject: bool,
     ) -> None: ...
 
     async def settle_extend(self, messages: "Sequence[BaseMessage]", seconds: float) -> None: ...
@@ -177,9 +183,14 @@ class Message(BaseMessage):
         """It is done: never again. From a consumer this returns at once; see `Consumer.flush`."""
         await self.source.settler.settle_ack([self])
 
-    async def nack(self, *, delay: float = 0.0, reason: str = "", count: bool = True) -> None:
-        """It failed: hand it out again after `delay`; `count` it against the delivery limit."""
-        await self.source.settler.settle_nack([self], delay, reason, count=count)
+    async def nack(
+        self, *, delay: float = 0.0, reason: str = "", count: bool = True, reject: bool = False
+    ) -> None:
+        """It failed: hand it out again after `delay`; `count` it against the delivery limit.
+
+        With `reject` it is not handed out again: it becomes a dead letter at once.
+        """
+        await self.source.settler.settle_nack([self], delay, reason, count=count, reject=reject)
 
     async def extend(self, seconds: float) -> None:
         """It takes longer: hold it for so many seconds from now."""

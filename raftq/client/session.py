@@ -126,6 +126,7 @@ class GroupSession:
         time_us: int = 0,
         count: bool = True,
         reason: str = "",
+        reject: bool = False,
     ) -> list[Item]:
         """Ack, nack or extend; what was stale."""
         stale: list[Item] = []
@@ -138,7 +139,7 @@ class GroupSession:
             def make(by: By, part: tuple[Item, ...] = some) -> Made:
                 request = Settle(
                     self.group, by.session, by.attachment, by.number, by.wanted, queue,
-                    subscription, action, part, time_us, count, reason,
+                    subscription, action, part, time_us, count, reason, reject,
                 )  # fmt: skip
                 return FrameKind.SETTLE, requests.encode_settle(request)
 

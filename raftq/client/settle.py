@@ -81,14 +81,23 @@ class Settling:
         await self.settle(runs_of(messages), ACK)
 
     async def nack(
-        self, messages: Iterable[BaseMessage], *, delay: float, reason: str, count: bool
+        self,
+        messages: Iterable[BaseMessage],
+        *,
+        delay: float,
+        reason: str,
+        count: bool,
+        reject: bool,
     ) -> None:
+        if reject and delay:
+            raise InvalidArgument("what is rejected is not handed out again: it takes no delay")
         delay_us = duration_us(delay, "delay")
         if delay_us > DELAY_MICROS_MAX:
             raise InvalidArgument(f"delay is at most {DELAY_MICROS_MAX // SECOND} s")
         # A reason that is too long loses its end rather than the nack.
         short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-        await self.settle(runs_of(messages), NACK, time_us=delay_us, count=count, reason=short)
+        runs = runs_of(messages)
+        await self.settle(runs, NACK, time_us=delay_us, count=count, reason=short, reject=reject)
 
     async def extend(self, messages: Iterable[BaseMessage], seconds: float) -> None:
         time_us = duration_us(seconds, "seconds")
@@ -106,6 +115,7 @@ class Settling:
         time_us: int = 0,
         count: bool = True,
         reason: str = "",
+        reject: bool = False,
     ) -> None:
         """All runs at once; then what was stale, or what else went wrong, is raised.
 
@@ -127,6 +137,7 @@ class Settling:
                         time_us=time_us,
                         count=count,
                         reason=reason,
+                        reject=reject,
                     )
                 ),
             )

@@ -8,7 +8,7 @@ failure is the whole operation's answer: it says what to do, and asking again is
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from raftq.errors import Busy, InvalidArgument, RaftqError
+from raftq.errors import Busy, RaftqError
 from raftq.host import Place
 from raftq.ids import GroupId, Partition, QueueId
 from raftq.limits import MAX_ANSWER_BYTES
@@ -149,10 +149,6 @@ class FanOut:
         )
 
     def _purge_dead(self, request: Request, wanted: Map) -> None:
-        if wanted.get("reason"):
-            raise InvalidArgument(
-                "purge_dead by reason is not available in this version; redrive by reason is"
-            )
         queue = self._node.metadata.queue(wanted["name"])
         self._each_partition(
             request,

@@ -57,6 +57,11 @@ def command_of(settle: requests.Settle) -> bytes:
         return commands.encode_ack(*by, items)
     if settle.action == requests.NACK:
         return commands.encode_nack(
-            *by, items, delay_us=settle.time_us, reason=settle.reason, count=settle.count
+            *by,
+            items,
+            delay_us=settle.time_us,
+            reason=settle.reason,
+            count=settle.count,
+            reject=settle.reject,
         )
     return commands.encode_extend(*by, items, visibility_us=settle.time_us)

@@ -29,7 +29,7 @@ Client port (c: client, s: server); the structs are drawn in the module named la
     19 DELIVERED     s  deliveries: partition, delivery id, deadline, ranges with delivery counts,
                         then the stored batches they lie in, each once, untouched
     20 SETTLE        c  ack, nack or extend: group, session, attachment, number, wanted, queue,
-                        subscription, ranges by delivery, and delay, reason, count (nack) or
+                        subscription, ranges by delivery, and delay, reason, count, reject (nack) or
                         visibility (extend)
     21 SETTLED       s  the ranges that were stale
     22 READ          c  queue, partition, offset, max bytes, wait us: replay without consuming

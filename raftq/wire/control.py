@@ -93,7 +93,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "purge_dead": Operation(
         "all group leaders",
         True,
-        {"name": _QUEUE, "subscription": _SUB, "reason": _REASON},
+        {"name": _QUEUE, "subscription": _SUB},
         "{purged}",
     ),
     "dead_letters": Operation(

@@ -16,7 +16,8 @@ carried untouched: the encoders give a list of vectors, the decoders give slices
                | batches x { partition u32 | base_offset u64 | log_time i64 | length u32 }
                | the batches
     SETTLE     group u32 | session u64 | attachment u32 | number u64 | wanted u64 | queue u32
-               | action u8 (1 ack, 2 nack, 3 extend) | count u8 | subscription_length u8 | x
+               | action u8 (1 ack, 2 nack, 3 extend) | flags u8 (nack: 1 counts, 2 rejects)
+               | subscription_length u8 | x
                | reason_length u16 | xx | items u32 | time i64 (nack: delay, extend: visibility)
                | subscription | reason | items x { partition u32 | delivery u64 | start u64 | stop u64 }
     SETTLED    items u32 | items as in SETTLE: the ranges that were stale
@@ -54,6 +55,8 @@ LATEST: Final = Offset((1 << 64) - 1)
 """As the offset of a READ: behind the end, so that the answer names the end and no batch."""
 
 _NOTIFY_ONLY: Final = 1
+_COUNTS: Final = 1
+_REJECTS: Final = 2
 _PUBLISH: Final = Struct("<BBHI")
 _PUBLISHED: Final = Struct("<IIQIBBHQQ16s")
 _RECEIVE: Final = Struct("<IQIQQIIIqqBBH")
@@ -162,7 +165,8 @@ class Settle(NamedTuple):
     """Ack, nack or extend ranges of deliveries of one queue and subscription in one group.
 
     `time_us` is the delay of a nack (0 = as the queue says) or the new visibility of an extend.
-    `count` says whether a nack counts against the delivery limit.
+    `count` says whether a nack counts against the delivery limit; one with `reject` makes dead
+    letters at once.
     """
 
     group: GroupId
@@ -177,6 +181,7 @@ class Settle(NamedTuple):
     time_us: int = 0
     count: bool = True  # type: ignore[assignment]  # As in Published.
     reason: str = ""
+    reject: bool = False
 
 
 class Settled(NamedTuple):
@@ -318,9 +323,10 @@ def decode_delivered(body: memoryview) -> Delivered:
 def encode_settle(request: Settle) -> list[Buffer]:
     assert len(request.items) <= MAX_ACK_RANGES
     subscription, reason = request.subscription.encode(), request.reason.encode()
+    flags = (_COUNTS if request.count else 0) | (_REJECTS if request.reject else 0)
     fixed = _SETTLE.pack(
         request.group, request.session, request.attachment, request.number, request.wanted,
-        request.queue, request.action, request.count, len(subscription), 0, len(reason), 0,
+        request.queue, request.action, flags, len(subscription), 0, len(reason), 0,
         len(request.items), request.time_us,
     )  # fmt: skip
     return [b"".join([fixed, subscription, reason, _pack_items(request.items)])]
@@ -330,18 +336,20 @@ def decode_settle(body: memoryview) -> Settle:
     if len(body) < _SETTLE.size:
         raise ProtocolError("a SETTLE is cut short")
     (
-        group, session, attachment, number, wanted, queue, action, counts, subscription_length,
+        group, session, attachment, number, wanted, queue, action, flags, subscription_length,
         zero, reason_length, zeros, items, time,
     ) = _SETTLE.unpack_from(body)  # fmt: skip
     reason = _SETTLE.size + subscription_length
     begin = reason + reason_length
-    if not ACK <= action <= EXTEND or counts > 1 or zero or zeros or time < 0:
+    rejects = bool(flags & _REJECTS)
+    known = ACK <= action <= EXTEND and flags <= _COUNTS | _REJECTS
+    if not known or (rejects and action != NACK) or zero or zeros or time < 0:
         raise ProtocolError("a SETTLE has values that mean nothing")
     return Settle(
         group, session, attachment, number, wanted, queue,
         _text(body[_SETTLE.size : reason], MAX_QUEUE_NAME), action,
-        _unpack_items(body, begin, items), time, bool(counts),
-        _text(body[reason:begin], MAX_REASON_BYTES),
+        _unpack_items(body, begin, items), time, bool(flags & _COUNTS),
+        _text(body[reason:begin], MAX_REASON_BYTES), rejects,
     )  # fmt: skip
 
 

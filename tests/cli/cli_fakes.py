@@ -112,8 +112,8 @@ class FakeClient:
         self._asked("redrive", name, subscription=subscription, reason=reason, dry_run=dry_run)
         return Redriven(2, {"delivery_limit": 2})
 
-    async def purge_dead(self, name, *, subscription, reason):
-        self._asked("purge_dead", name, subscription=subscription, reason=reason)
+    async def purge_dead(self, name, *, subscription):
+        self._asked("purge_dead", name, subscription=subscription)
         return 4
 
     async def status(self):

@@ -241,7 +241,12 @@ class FakeConnection(Controls, asyncio.BufferedProtocol):
             header = commands.encode_ack(*by, items)
         elif settle.action == requests.NACK:
             header = commands.encode_nack(
-                *by, items, delay_us=settle.time_us, reason=settle.reason, count=settle.count
+                *by,
+                items,
+                delay_us=settle.time_us,
+                reason=settle.reason,
+                count=settle.count,
+                reject=settle.reject,
             )
         else:
             header = commands.encode_extend(*by, items, visibility_us=settle.time_us)

@@ -341,6 +341,24 @@ def test_nack_and_extend():
     run(scenario)
 
 
+def test_what_is_rejected_is_a_dead_letter_at_once():
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client() as client:
+            await client.send_many("orders", [b"a", b"b", b"c"])
+            first, second = await client.receive("orders", max_messages=2)
+            await first.nack(reason="no use", reject=True)
+            await client.nack(second, reject=True)
+            async with client.consumer("orders") as consumer:
+                await (await anext(consumer)).nack(reject=True)
+            assert cluster.describe("orders")["dead"] == 3
+            assert all(settle.reject for settle in cluster.settles)
+            with pytest.raises(InvalidArgument, match="takes no delay"):
+                await client.nack(first, delay=1.0, reject=True)
+
+    run(scenario)
+
+
 def test_messages_of_many_queues_in_one_ack():
     async def scenario(cluster):
         async with cluster.client() as client:

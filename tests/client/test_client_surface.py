@@ -288,6 +288,9 @@ def test_the_blocking_client():
             consumer.flush()
         assert client.describe_queue("orders").depth == 50
         client.nack(client.receive("orders"), delay=10.0)
+        client.nack(client.receive("orders"), reject=True)
+        client.receive("orders")[0].nack(reject=True)
+        assert client.describe_queue("orders").counts.dead == 2
         bodies = [
             message.body
             for partition in range(2)
@@ -301,7 +304,7 @@ def test_the_blocking_client():
             thread.start()
         for thread in threads:
             thread.join()
-        assert client.describe_queue("orders").depth == 58
+        assert client.describe_queue("orders").depth == 56
         client.delete_queue("orders", force=True)
     with pytest.raises(InvalidArgument, match="closed"):
         client.list_queues()

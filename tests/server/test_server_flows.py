@@ -321,6 +321,21 @@ def test_dead_letters_are_listed_and_redriven(client):
     assert purge == {"purged": 1}
 
 
+def test_what_is_rejected_is_a_dead_letter_at_once(client, queue):
+    client.publish(queue, [b"bad"])
+    session = client.open_session(queue["partitions"][0]["group"])
+    delivered = client.receive(session, queue)
+    client.settle(session, queue, delivered, requests.NACK, reason="no use", reject=True)
+    asked = {"name": queue["name"], "subscription": "default"}
+    (letter,) = client.control(do="dead_letters", limit=10, **asked)["letters"]
+    assert (letter["body"], letter["reason"], letter["error"]) == (b"bad", "rejected", "no use")
+    assert letter["history"][0][4] == "rejected"
+    with pytest.raises(InvalidArgument, match="no field .reason"):
+        client.try_control(do="purge_dead", reason="rejected", **asked)
+    redriven = client.control(do="redrive", reason="rejected", dry_run=False, **asked)
+    assert redriven == {"redriven": 1, "by_reason": {"rejected": 1}}
+
+
 def test_a_new_subscription_sees_what_it_should(client, queue):
     client.publish(queue, [b"a", b"b"])
     base = {"do": "subscribe", "name": queue["name"]}

@@ -227,6 +227,7 @@ def test_numbers_beyond_all_use_are_refused():
     [
         REQUESTS["settle"]._replace(items=(requests.Item(0, 1, 5, 5),)),
         REQUESTS["settle"]._replace(action=4),
+        REQUESTS["settle"]._replace(action=requests.ACK, reject=True),
         REQUESTS["settle"]._replace(time_us=-1),
     ],
 )

@@ -105,6 +105,9 @@ REQUESTS = {
     "settle": requests.Settle(
         3, 99, 2, 18, 15, 6, "billing", requests.NACK, ITEMS, 5_000_000, False, "später"
     ),
+    "reject": requests.Settle(
+        3, 99, 2, 19, 15, 6, "billing", requests.NACK, ITEMS, reason="no use", reject=True
+    ),
     "settled": requests.Settled(ITEMS[:1]),
     "read": requests.Read(6, 1, 100, 1 << 20, 1_000_000),
     "batches": requests.Batches(90, 500, BATCHES),
@@ -117,6 +120,7 @@ CODECS = {
     "delivered": (requests.encode_delivered, requests.decode_delivered),
     "nothing_delivered": (requests.encode_delivered, requests.decode_delivered),
     "settle": (requests.encode_settle, requests.decode_settle),
+    "reject": (requests.encode_settle, requests.decode_settle),
     "settled": (requests.encode_settled, requests.decode_settled),
     "read": (requests.encode_read, requests.decode_read),
     "batches": (requests.encode_batches, requests.decode_batches),
