@@ -19,7 +19,8 @@ from raftq.errors import Busy, RaftqError, StorageFull
 from raftq.host.checkpoints import Snapshotter
 from raftq.host.log_time_alarm import LogTimeAlarm
 from raftq.host.observer import Observer
-from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect, tell
+from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect
+from raftq.host.reads import Reads
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
@@ -78,8 +79,7 @@ class Group:
         self._persisted = log.state.last_write
         self._admission: Admission | None = None
         self._tick_in_flight = False
-        self._reads_asked: list[Done] = []
-        self._reads: list[tuple[Index, Done]] = []
+        self._reads = Reads()
         self._effects: list[object] = []
         self._amnesia_noted = not may_vote
         self._hand_over_again_at = Micros(0)
@@ -176,7 +176,7 @@ class Group:
         except NotLeader:
             done(self.redirect(), None)
             return
-        self._reads_asked.append(done)
+        self._reads.ask(done)
         self.want_turn()
 
     def step(self, message: Message) -> None:
@@ -351,11 +351,8 @@ class Group:
                     self._after.append((ready.after_seq, ready.send_after))
             if ready.apply:
                 self._apply(ready.apply)
-            for done, index in ready.reads:
-                self._reads_asked.remove(done)  # type: ignore[arg-type]
-                self._reads.append((index, done))  # type: ignore[arg-type]
-            if self._reads:
-                self._serve_reads()
+            self._reads.confirmed(ready.reads)  # type: ignore[arg-type]
+            self._reads.serve(self.applied_index, self._place)
             if ready.snapshot_send or ready.snapshot_receive:
                 self._transfers.serve(ready)
 
@@ -416,15 +413,6 @@ class Group:
         if self._witness is not None:
             self._witness.applied(self, entry)
 
-    def _serve_reads(self) -> None:
-        still: list[tuple[Index, Done]] = []
-        for index, done in self._reads:
-            if index <= self.applied_index:
-                tell(done, None, self._place(self.applied_index))
-            else:
-                still.append((index, done))
-        self._reads = still
-
     # --- Roles --------------------------------------------------------------------------------
 
     def _watch_role(self) -> None:
@@ -445,10 +433,7 @@ class Group:
 
     def _fail_waiting(self) -> None:
         """Proposers of this leadership hear now; what they proposed may still commit."""
-        asked, self._reads_asked = self._reads_asked, []
-        reads, self._reads = self._reads, []
-        for done in [*asked, *[done for _, done in reads]]:
-            tell(done, self.redirect(), None)
+        self._reads.fail(self.redirect)
         self._proposals.fail(unknown=self.redirect(applied=True), not_applied=self.redirect())
 
     def quarantine(self, reason: str) -> None:
