@@ -125,6 +125,13 @@ class PeerConnection(BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._has_heard = True
         try:
+            if self._link is None:
+                # What follows a greeting in the same read has its full size already.
+                for frame in self._reader.received(nbytes, one=True):
+                    self._take(frame)
+                nbytes = 0
+                if self._link is None:
+                    return
             for frame in self._reader.received(nbytes):
                 self._take(frame)
         except RaftqError as error:

@@ -143,8 +143,11 @@ class FrameReader:
             self._move()
         return self._view[self._end :]
 
-    def received(self, count: int) -> list[Frame]:
+    def received(self, count: int, *, one: bool = False) -> list[Frame]:
         """The frames completed by `count` more bytes in the buffer that was lent last.
+
+        With `one` at most the first: what comes behind it may be judged by another limit then. Ask
+        for the rest with a count of 0.
 
         Raises: ProtocolError, UnsupportedVersion; the connection is of no use after either.
         """
@@ -172,6 +175,8 @@ class FrameReader:
                 break
             frames.append(Frame(kind, flags, stream, view[start + HEADER_BYTES : stop]))
             start = stop
+            if one:
+                break
         else:
             if end - start >= _LENGTH_BYTES:
                 (length,) = _LENGTH.unpack_from(view, start)

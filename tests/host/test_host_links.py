@@ -8,6 +8,7 @@ from host_world import NAMES, PORT, QUIET, SECOND, World
 
 from raftq.errors import ClusterMismatch, ConnectionFailed, UnsupportedVersion
 from raftq.host import links as links_module
+from raftq.limits import MAX_FRAME_BYTES_BEFORE_AUTH
 from raftq.raft.messages import Heartbeat
 from raftq.sim.hardware import Hardware
 from raftq.wire import errors, forwarding, raft_messages
@@ -240,6 +241,30 @@ def test_frames_cut_anywhere_still_greet():
             world.fabric.set_latency(QUIET._replace(micros_max=3_000))
             world.start()
             assert world.led() in NAMES
+
+
+def test_what_comes_in_one_read_with_the_greeting_may_have_its_full_size(world):
+    """A follower under load is sent entries at once: they must not be judged like a stranger's."""
+    stranger = visit(world, "n2", silent=True)
+    identity = world.nodes["n2"].host.identity
+    member = identity.member("n1")
+    hello = PeerHello((1,), (), identity.cluster, "n1", member.incarnation, 1)
+    request = forwarding.encode_forward(
+        FrameKind.PUBLISH, bytes(MAX_FRAME_BYTES_BEFORE_AUTH), hops=1
+    )
+    stranger.transport.write(
+        b"".join(
+            [
+                *encode_frame(FrameKind.PEER_HELLO, 0, encode_peer_hello(hello)),
+                *encode_frame(FrameKind.FORWARD, 1, *request),
+            ]
+        )
+    )
+    world.run(0.005)
+    assert stranger.frames[0][0] == FrameKind.PEER_WELCOME
+    assert not stranger.lost
+    ((_, stream, body),) = world.nodes["n2"].frames
+    assert (stream, len(body)) == (1, sum(map(len, request)))
 
 
 def test_an_idle_link_stays(world):

@@ -40,6 +40,18 @@ def opened():
     return reader
 
 
+def test_one_frame_at_a_time_is_judged_by_the_limit_of_its_time():
+    reader = FrameReader()
+    data = frame(FrameKind.PEER_HELLO, 0, b"h") + frame(FrameKind.RAFT, 0, bytes(5_000))
+    buffer = reader.get_buffer()
+    first = len(buffer)
+    buffer[:] = data[:first]
+    assert [each.kind for each in reader.received(first, one=True)] == [FrameKind.PEER_HELLO]
+    reader.authenticated()
+    assert reader.received(0) == []
+    assert [len(body) for _, _, body in feed(reader, data[first:])] == [5_000]
+
+
 def test_header_is_golden():
     assert frame(FrameKind.PUBLISH, 0x01020304, b"xy").hex() == "0a000000011000000403020178" + "79"
     assert frame(FrameKind.PING, 0).hex() == "080000000109000000000000"
