@@ -13,7 +13,8 @@ Rules
 
 1. Standard output holds what was asked for and nothing else; with `--json` that is one object, or
    one a line where there may be many. Progress, logs and errors go to standard error.
-2. An error is one line: its name, what happened, what to do. Exit status 0: done; 1: the operation
+2. An error is one line: its name, what happened, what to do, and whether it may have been done all
+   the same; with `--json` an object. Exit status 0: done; 1: the operation
    failed; 2: the command was not understood.
 3. Whatever a command does can be done with the library; a command only asks and shows.
 """

@@ -1,6 +1,8 @@
 """`raftq dead`: messages that nobody could handle; why, and what to do with them."""
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ from raftq.cli.options import (
 )
 from raftq.cli.output import bytes_fields, print_json, print_table, print_text
 from raftq.client.admin import DeadLetter
+from raftq.limits import SECOND
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,9 +102,7 @@ def peek(
         if as_json:
             print_json(shown)
         else:
-            for field, value in shown.items():
-                print_text(f"{field}: {value}")
-            print_text("")
+            _show(shown)
 
 
 @app.command()
@@ -169,6 +170,45 @@ def purge(
         print_text(f"purged {purged} dead letters of {name}")
 
 
+def _show(letter: dict[str, Any]) -> None:
+    """One letter, for people."""
+    for field, value in letter.items():
+        if field == "history":
+            print_text("history:")
+            for attempt in value:
+                print_text(f"  {_attempt_text(attempt)}")
+        elif field in ("died_at", "timestamp"):
+            print_text(f"{field}: {_iso(value)}")
+        else:
+            print_text(f"{field}: {value}")
+    print_text("")
+
+
+def _attempt_text(attempt: dict[str, Any]) -> str:
+    error = f": {attempt['error']}" if attempt["error"] else ""
+    return (
+        f"{_iso(attempt['handed_out_at'])} handed out, {_iso(attempt['ended_at'])} "
+        f"{attempt['outcome']}{error} (delivery {attempt['delivery']}, session {attempt['session']})"
+    )
+
+
+def _iso(seconds: float) -> str:
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _attempt_map(attempt: Sequence[Any]) -> dict[str, Any]:
+    delivery, session, handed_out_at, ended_at, outcome, error = attempt
+    return {
+        "delivery": delivery,
+        "session": session,
+        "handed_out_at": handed_out_at / SECOND,
+        "ended_at": ended_at / SECOND,
+        "outcome": outcome,
+        "error": error,
+    }
+
+
 def _letter_map(letter: DeadLetter, *, with_body: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "queue": letter.queue,
@@ -183,6 +223,6 @@ def _letter_map(letter: DeadLetter, *, with_body: bool) -> dict[str, Any]:
     }
     if with_body:
         shown["headers"] = dict(letter.headers)
-        shown["history"] = list(letter.history)
+        shown["history"] = [_attempt_map(attempt) for attempt in letter.history]
         shown |= bytes_fields("body", letter.body)
     return shown

@@ -8,7 +8,8 @@ from typer.core import TyperGroup
 
 from raftq import __version__
 from raftq.cli import audit, bench, cluster, dead, demo, dev, log, messages, node, queue, simulate
-from raftq.cli.output import print_error
+from raftq.cli.options import wants_json
+from raftq.cli.output import print_failure
 from raftq.errors import RaftqError
 
 FAILED = 1
@@ -21,13 +22,10 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except RaftqError as error:
-            print_error(type(error).__name__, str(error))
-            raise typer.Exit(FAILED) from error
         except BrokenPipeError:
             raise  # Whoever read the output has left: typer ends the process silently.
-        except OSError as error:
-            print_error(type(error).__name__, str(error))
+        except (RaftqError, OSError) as error:
+            print_failure(error, as_json=wants_json(ctx))
             raise typer.Exit(FAILED) from error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -52,7 +50,8 @@ app = typer.Typer(
     ```
 
     Every command has --help with examples, and --json for machines. The cluster is named by --url
-    or RAFTQ_URL. Exit status: 0 done, 1 failed, 2 not understood.
+    or RAFTQ_URL. An error is a line on standard error, with --json an object with its `outcome`: "unknown"
+    means that it may have been done. Exit status: 0 done, 1 failed, 2 not understood.
     """,
 )
 

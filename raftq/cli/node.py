@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from raftq.cli.node_settings import NodeSettings, load_settings
+from raftq.cli.options import note_json
 from raftq.cli.output import print_error, print_json
 from raftq.cli.parent import exit_with_parent
 from raftq.embedded import Node
@@ -67,7 +68,12 @@ def node(
         bool, typer.Option("--log-json", envvar="RAFTQ_LOG_JSON", help="Log lines of JSON.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object when listening, another at the end.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print an object when listening, another at the end.",
+            callback=note_json,
+        ),
     ] = False,
     with_parent: Annotated[bool, typer.Option("--exit-with-parent", hidden=True)] = False,
 ) -> None:

@@ -8,6 +8,20 @@ DEFAULT_URL = "raftq://127.0.0.1:7400"
 DEFAULT_SUBSCRIPTION = "default"
 DEFAULT_TIMEOUT = 10.0
 
+_JSON = "raftq.json"
+
+
+def note_json(context: typer.Context, value: bool) -> bool:
+    """Remembered for whoever prints the error, when the command is gone."""
+    context.meta[_JSON] = value
+    return value
+
+
+def wants_json(context: typer.Context) -> bool:
+    """Whether the command that ran below this context was asked for JSON."""
+    return bool(context.meta.get(_JSON))
+
+
 UrlOption = Annotated[
     str,
     typer.Option(
@@ -28,7 +42,11 @@ TimeoutOption = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON: one object, or one a line where there may be many."),
+    typer.Option(
+        "--json",
+        help="Print JSON: one object, or one a line where there may be many.",
+        callback=note_json,
+    ),
 ]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 SubscriptionOption = Annotated[

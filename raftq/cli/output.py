@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from raftq.errors import RaftqError
+
 PIPE_WIDTH = 1_000
 
 
@@ -43,9 +45,24 @@ def print_note(text: str) -> None:
 
 
 def print_error(name: str, message: str) -> None:
-    """The one line that a failed command ends with."""
+    """The one line that a failed command ends with, for people."""
     line = " ".join(f"{name}: {message}".split())
     error_console().print(Text(line, style="bold red"))
+
+
+def print_failure(error: RaftqError | OSError, *, as_json: bool) -> None:
+    """The line of an error, with what is known of the request that it ended."""
+    name, message = type(error).__name__, str(error)
+    # An OSError is of this machine: of a file that cannot be read, before anything was asked for.
+    outcome = error.outcome if isinstance(error, RaftqError) else "not_applied"
+    if as_json:
+        retriable = isinstance(error, RaftqError) and error.retriable
+        fields = {"error": name, "message": message, "outcome": outcome, "retriable": retriable}
+        sys.stderr.write(json.dumps(fields) + "\n")
+    elif outcome == "unknown":
+        print_error(name, f"{message}; the outcome is unknown: it may have been done")
+    else:
+        print_error(name, message)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -64,9 +64,6 @@ def create(
     max_message_bytes: MaxMessageBytesOption = None,
     audit_retention: AuditRetentionOption = None,
     protected: ProtectedOption = None,
-    dedicated: Annotated[
-        bool | None, typer.Option("--dedicated", help="A Raft group for each partition alone.")
-    ] = None,
     label: LabelOption = None,
     url: UrlOption = DEFAULT_URL,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
@@ -88,7 +85,6 @@ def create(
         max_message_bytes=max_message_bytes,
         audit_retention=audit_retention,
         protected=protected,
-        dedicated=dedicated,
         labels=_labels(label),
     )
     made = with_client(Servers(url, timeout), lambda client: client.create_queue(name, **options))

@@ -23,7 +23,21 @@ DESCRIPTION = QueueDescription(
     (PartitionDescription(0, 1, "n2", 5, 9, {"default": SubscriptionCounts(ready=3, settled=1)}),),
 )
 LETTER = DeadLetter(
-    "orders", 0, 7, b"\xff", b"key", {"a": 1}, 1.5, 6, "delivery_limit", "boom", 2.5, ((1, 2),)
+    "orders",
+    0,
+    7,
+    b"\xff",
+    b"key",
+    {"a": 1},
+    1.5,
+    6,
+    "delivery_limit",
+    "boom",
+    1_700_000_032.0,
+    (
+        [40, 9, 1_700_000_000_000_000, 1_700_000_030_500_000, "expired", ""],
+        [41, 9, 1_700_000_031_000_000, 1_700_000_032_000_000, "nacked", "boom"],
+    ),
 )
 STATUS = {
     "cluster": "ab" * 16,

@@ -182,7 +182,9 @@ def test_a_node_stops_in_order_on_sigterm(tmp_path):
         # A second node on the directory is refused, in one line.
         second = raftq(*command[3:], env=os.environ | {"RAFTQ_CLUSTER": "n1=127.0.0.1:0"})
         assert second.returncode == 1
-        assert b"InvalidArgument: data directory" in second.stderr.splitlines()[-1]
+        refusal = json.loads(second.stderr.splitlines()[-1])
+        assert (refusal["error"], refusal["outcome"]) == ("InvalidArgument", "not_applied")
+        assert refusal["message"].startswith("data directory")
     finally:
         node.terminate()
         out, errors = node.communicate(timeout=30)

@@ -1,6 +1,11 @@
 """Goal: `raftq queue`, `dead` and `cluster` ask what they were told to, and show what they got."""
 
+import json
+
 import pytest
+
+from raftq.cli import connect
+from raftq.errors import Timeout
 
 
 def test_create_passes_only_what_was_given(client, objects):
@@ -21,7 +26,7 @@ def test_create_knows_every_option(client, run):
     result = run(
         *("queue", "create", "orders", "--visibility-timeout", "1.5", "--delivery-limit", "0"),
         *("--max-messages", 10, "--max-bytes", 20, "--max-message-bytes", 5),
-        *("--audit-retention", 60, "--protected", "--dedicated"),
+        *("--audit-retention", 60, "--protected"),
     )
     assert result.exit_code == 0
     assert client.calls[0][2] == {
@@ -32,7 +37,6 @@ def test_create_knows_every_option(client, run):
         "max_message_bytes": 5,
         "audit_retention": 60.0,
         "protected": True,
-        "dedicated": True,
     }
     assert result.stdout == "created orders: 2 partitions, active\n"
 
@@ -71,8 +75,32 @@ def test_dead_letters(client, objects, run):
     assert (peeked["body_base64"], peeked["headers"], peeked["history"]) == (
         "/w==",
         {"a": 1},
-        [[1, 2]],
+        [
+            {
+                "delivery": 40,
+                "session": 9,
+                "handed_out_at": 1_700_000_000.0,
+                "ended_at": 1_700_000_030.5,
+                "outcome": "expired",
+                "error": "",
+            },
+            {
+                "delivery": 41,
+                "session": 9,
+                "handed_out_at": 1_700_000_031.0,
+                "ended_at": 1_700_000_032.0,
+                "outcome": "nacked",
+                "error": "boom",
+            },
+        ],
     )
+    shown = run("dead", "peek", "orders").stdout.splitlines()
+    assert "died_at: 2023-11-14T22:13:52.000Z" in shown
+    at = shown.index("history:")
+    handed = "2023-11-14T22:13:20.000Z handed out, 2023-11-14T22:13:50.500Z expired"
+    assert shown[at + 1] == f"  {handed} (delivery 40, session 9)"
+    handed = "2023-11-14T22:13:51.000Z handed out, 2023-11-14T22:13:52.000Z nacked: boom"
+    assert shown[at + 2] == f"  {handed} (delivery 41, session 9)"
     assert objects("dead", "list", "orders", "--reason", "other") == []
     assert "1 by delivery_limit" in run("dead", "list", "orders").stdout
 
@@ -96,13 +124,54 @@ def test_status(client, objects, run):
     assert "n2:2" in run("cluster", "status").stdout
 
 
+def test_an_option_that_no_cluster_takes_is_not_offered(run):
+    assert run("queue", "create", "orders", "--dedicated").exit_code == 2
+    assert run("dead", "purge", "orders", "--reason", "x").exit_code == 2
+
+
+class Failing:
+    """A client that can do nothing."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def __aenter__(self):
+        raise self.error
+
+    async def __aexit__(self, *_):
+        raise AssertionError("it was never entered")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Timeout("no answer within 10 s"), True),
+        (Timeout("no answer within 10 s", outcome="not_applied"), False),
+    ],
+)
+def test_an_error_says_whether_it_may_have_been_done(monkeypatch, run, error, said):
+    monkeypatch.setattr(connect, "open_client", lambda servers: Failing(error))
+    shown = run("queue", "purge", "orders")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("Timeout: no answer within 10 s")
+    assert ("it may have been done" in shown.stderr) is said
+    told = run("queue", "purge", "orders", "--json")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert json.loads(told.stderr) == {
+        "error": "Timeout",
+        "message": "no answer within 10 s",
+        "outcome": error.outcome,
+        "retriable": True,
+    }
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("queue", "describe", "missing"),
-        ("queue", "delete", "missing", "--json"),
+        ("queue", "delete", "missing"),
         ("send", "missing", "body"),
-        ("receive", "missing", "--json"),
+        ("receive", "missing"),
         ("dead", "peek", "missing"),
     ],
 )

@@ -330,7 +330,7 @@ def test_what_is_rejected_is_a_dead_letter_at_once(client, queue):
     (letter,) = client.control(do="dead_letters", limit=10, **asked)["letters"]
     assert (letter["body"], letter["reason"], letter["error"]) == (b"bad", "rejected", "no use")
     assert letter["history"][0][4] == "rejected"
-    with pytest.raises(InvalidArgument, match=r"no field .reason"):
+    with pytest.raises(InvalidArgument, match="purge_dead has no field"):
         client.try_control(do="purge_dead", reason="rejected", **asked)
     redriven = client.control(do="redrive", reason="rejected", dry_run=False, **asked)
     assert redriven == {"redriven": 1, "by_reason": {"rejected": 1}}
