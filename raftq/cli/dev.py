@@ -13,6 +13,10 @@ from raftq.cli.processes import Processes
 from raftq.env import loop
 
 _LOOK_SECONDS = 0.5
+_PATIENCE_SECONDS = 4.0
+"""A cluster is ready in less, usually."""
+
+_ANSWER_SECONDS = 1.0
 
 
 def dev(
@@ -55,7 +59,10 @@ async def _run(processes: Processes, *, as_json: bool) -> int:
         running.add_signal_handler(number, stop.set)
     starting = asyncio.ensure_future(processes.start())
     stopping = asyncio.ensure_future(stop.wait())
+    saying = asyncio.ensure_future(_say_what_is_missing(processes))
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    saying.cancel()
+    await asyncio.gather(saying, return_exceptions=True)
     if not starting.done():
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
@@ -73,6 +80,28 @@ async def _run(processes: Processes, *, as_json: bool) -> int:
         print_note("stopping")
     await processes.stop()
     return 1 if gone else 0
+
+
+async def _say_what_is_missing(processes: Processes) -> None:
+    """While the cluster does not get ready: which node is why, and what to do; each reason once."""
+    said: dict[str, list[str]] = {}
+    while True:
+        await asyncio.sleep(_PATIENCE_SECONDS)
+        for name in processes.names:
+            if not processes.is_running(name):
+                continue
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    reasons = await processes.not_ready(name)
+            except TimeoutError:
+                reasons = ["it does not answer"]
+            if reasons and said.get(name) != reasons:
+                said[name] = reasons
+                print_note(
+                    f"{name} is not ready: {'; '.join(reasons)}. A node whose data is gone cannot "
+                    f"be replaced in this version: restore {processes.directory(name)}, or begin "
+                    f"anew with another --data. Else see {processes.log_path(name)}"
+                )
 
 
 def _say_where(processes: Processes, *, as_json: bool) -> None:

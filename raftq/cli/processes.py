@@ -116,11 +116,7 @@ class Processes:
         """
         self.data.mkdir(parents=True, exist_ok=True)
         there = sorted(each.name for each in self.data.glob("n[0-9]") if (each / "node").exists())
-        if len(there) > 1 and set(there) - set(self.names) | set(self.names) - set(there):
-            raise InvalidArgument(
-                f"{self.data} holds a cluster of the nodes {', '.join(there)}; start it with "
-                f"--nodes {len(there)}, or use another directory"
-            )
+        self._check_nodes(there)
         await self._choose_addresses()
         try:
             for name in self.names:
@@ -129,6 +125,27 @@ class Processes:
         except BaseException:
             self.kill_all()
             raise
+
+    def _check_nodes(self, there: list[str]) -> None:
+        """Compare whom the directory knows with who is to be started.
+
+        Raises: InvalidArgument.
+        """
+        if len(there) < 2 or set(there) == set(self.names):
+            return  # One may be all that an interrupted first start has left.
+        count = int(max(there)[1:])
+        advice = f"start it with --nodes {count}, or use another directory"
+        gone = [f"n{number}" for number in range(1, count + 1) if f"n{number}" not in there]
+        gone += [name for name in self.names if int(name[1:]) > count]
+        if gone:
+            lost = (
+                f"if the data of {', '.join(gone)} was removed, restore it, or use another "
+                "directory: a node cannot be replaced in this version"
+            )
+            advice = lost if count >= len(self.names) else f"start it with --nodes {count}; {lost}"
+        raise InvalidArgument(
+            f"{self.data} holds a cluster of the nodes {', '.join(there)}; {advice}"
+        )
 
     def start_node(self, name: str) -> None:
         """Start a node, or start it again after it was killed or stopped. Returns at once."""

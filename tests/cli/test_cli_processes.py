@@ -6,6 +6,7 @@ Method: processes on loopback; the commands are run as a user runs them, as proc
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 from raftq.cli.processes import Processes
 from raftq.embedded.ledger import read_ledger
-from raftq.errors import ConnectionFailed
+from raftq.errors import ConnectionFailed, InvalidArgument
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -154,6 +155,43 @@ def test_dev_serves_the_commands_and_stops_on_ctrl_c(tmp_path):
     assert (dev.returncode, out) == (0, b""), errors
     assert not any(exists(node["process"]) for node in started["nodes"])
     assert raftq("log", "verify", tmp_path).returncode == 0
+
+
+def test_dev_says_which_node_is_not_ready_and_what_to_do(tmp_path):
+    async def main():
+        async with Processes(3, data=tmp_path, groups=1) as processes, processes.client() as client:
+            await client.create_queue("orders")
+
+    asyncio.run(main())
+    shutil.rmtree(tmp_path / "n2" / "group-1")
+    command = [sys.executable, "-m", "raftq", "dev", "--data", str(tmp_path), "--port", "0"]
+    begun = time.monotonic()
+    dev = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        line = dev.stderr.readline().decode()
+        assert time.monotonic() - begun < 10
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.communicate(timeout=30)
+    assert line.startswith("n2 is not ready: this node lost its replica of group 1"), line
+    assert f"restore {tmp_path / 'n2'}" in line
+
+
+@pytest.mark.parametrize(
+    ("there", "nodes", "said"),
+    [
+        (["n1", "n3"], 3, "if the data of n2 was removed"),
+        (["n1", "n2"], 3, "start it with --nodes 2; if the data of n3 was removed"),
+        (["n1", "n2", "n3"], 1, "start it with --nodes 3, or use another directory"),
+        (["n1", "n3"], 2, "if the data of n2 was removed"),
+    ],
+)
+def test_a_directory_of_other_nodes_is_refused_with_what_to_do(tmp_path, there, nodes, said):
+    for name in there:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "node").touch()
+    with pytest.raises(InvalidArgument, match=said):
+        asyncio.run(Processes(nodes, data=tmp_path).start())
 
 
 def test_a_node_stops_in_order_on_sigterm(tmp_path):
