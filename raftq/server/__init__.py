@@ -11,6 +11,7 @@ into a proposal and the applied reply into the answer:
     receive.py    RECEIVE            takers of one pass become one DELIVER; watches wait
     settle.py     SETTLE             ack, nack, extend
     replay.py     READ               batches from the log, consuming nothing
+    answering.py                     how a request hears of its proposal
     admin.py      CONTROL            administration; fan-out to group leaders
     reconcile.py  metadata -> world  replicas to make, partitions to configure, reports to make
 

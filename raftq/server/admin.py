@@ -12,11 +12,12 @@ refused like for any name that does not exist.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raftq.errors import Busy, InvalidArgument, ProtocolError, QueueNotEmpty, RaftqError
-from raftq.host import Group, Place
+from raftq.errors import Busy, InvalidArgument, ProtocolError, QueueNotEmpty
+from raftq.host import Done, Group, Place
 from raftq.ids import METADATA_GROUP, GroupId
 from raftq.metadata import CreateQueue, DeleteQueue, Queue, QueueReply, UpdateQueue, encode
 from raftq.queue.config import QueueConfig
+from raftq.server.answering import answer_map, answer_with
 from raftq.server.fan_out import FanOut
 from raftq.server.request import Request
 from raftq.version import VERSION
@@ -75,20 +76,12 @@ class Admin:
     # --- Group 0 ------------------------------------------------------------------------------
 
     def _propose_metadata(self, request: Request, wanted: dict[str, Any]) -> None:
-        def done(reply: object, _place: Place | None) -> None:
-            if isinstance(reply, RaftqError):
-                request.fail(reply)
-            else:
-                request.answer_map({})
-
         command = wanted["command"]
         if type(command) is not bytes:
             raise ProtocolError("propose_metadata needs the bytes of a command")
-        self._propose(request, command, done)
+        self._propose(request, command, answer_map(request, lambda _: {}))
 
-    def _propose(
-        self, request: Request, header: bytes, done: Callable[[object, Place | None], None]
-    ) -> None:
+    def _propose(self, request: Request, header: bytes, done: Done) -> None:
         group = self._node.router.leading(METADATA_GROUP)
         if group is None:
             self._node.router.forward(request, METADATA_GROUP)
@@ -100,15 +93,12 @@ class Admin:
     ) -> None:
         """Propose, then wait until `settled` has answered."""
 
-        def done(reply: object, _place: Place | None) -> None:
-            if isinstance(reply, RaftqError):
-                request.fail(reply)
-                return
+        def applied(reply: object, _place: Place) -> None:
             assert isinstance(reply, QueueReply)
             if not settled(reply):
                 self._wait(request, lambda: settled(reply))
 
-        self._propose(request, header, done)
+        self._propose(request, header, answer_with(request, applied))
 
     def _wait(self, request: Request, waiter: Waiter) -> None:
         def give_up() -> None:
@@ -144,30 +134,15 @@ class Admin:
     def _create_queue(self, request: Request, wanted: dict[str, Any]) -> None:
         config = QueueConfig.from_user(wanted["config"]).to_map()
         name = control.check_queue_name(wanted["name"])
-
-        def settled(reply: QueueReply) -> bool:
-            found = self._by_id(reply)
-            if found is not None and found.state != "active":
-                return False
-            self._answer_queue(request, found, name)
-            return True
-
-        self._propose_queue(request, encode(CreateQueue(name=name, config=config)), settled)
+        command = CreateQueue(name=name, config=config)
+        self._propose_queue(request, encode(command), self._once_active(request, name))
 
     def _update_queue(self, request: Request, wanted: dict[str, Any]) -> None:
         name = control.check_queue_name(wanted["name"])
         present = self._node.metadata.queue(name)
         config = QueueConfig.from_map(present.config).updated(wanted["config"]).to_map()
-
-        def settled(reply: QueueReply) -> bool:
-            found = self._by_id(reply)
-            if found is not None and found.state != "active":
-                return False
-            self._answer_queue(request, found, name)
-            return True
-
         command = UpdateQueue(name=name, config=config, expected_version=present.version)
-        self._propose_queue(request, encode(command), settled)
+        self._propose_queue(request, encode(command), self._once_active(request, name))
 
     def _delete_queue(self, request: Request, wanted: dict[str, Any]) -> None:
         name = control.check_queue_name(wanted["name"])
@@ -202,11 +177,18 @@ class Admin:
         machine = self._node.metadata.machine
         return machine.queue_by_id(reply.queue) if machine is not None else None
 
-    def _answer_queue(self, request: Request, found: Queue | None, name: str) -> None:
-        if found is None:
-            request.fail(Busy(f"queue {name!r} was deleted meanwhile", retry_after=0.1))
-        else:
-            request.answer_map({"queue": queue_map(found)})
+    def _once_active(self, request: Request, name: str) -> Callable[[QueueReply], bool]:
+        """Answers with the queue when the groups have taken over what it is to be."""
+
+        def settled(reply: QueueReply) -> bool:
+            found = self._by_id(reply)
+            if found is None:
+                request.fail(Busy(f"queue {name!r} was deleted meanwhile", retry_after=0.1))
+            elif found.state == "active":
+                request.answer_map({"queue": queue_map(found)})
+            return request.is_answered
+
+        return settled
 
     # --- Any node -----------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from raftq.errors import Busy, RaftqError
-from raftq.host import Place
 from raftq.ids import GroupId, Partition, QueueId
 from raftq.limits import MAX_ANSWER_BYTES
 from raftq.machine import Buffer
@@ -17,6 +16,7 @@ from raftq.metadata import Queue
 from raftq.queue import commands
 from raftq.queue.dead_letters import DELIVERY_LIMIT, REJECTED
 from raftq.queue.replies import Attached, Delivery, ProducerOpened, SessionOpened
+from raftq.server.answering import answer_map
 from raftq.server.group_operations import GroupOperations, first_page
 from raftq.server.request import Request
 from raftq.wire import cbor, control, errors
@@ -258,14 +258,7 @@ class FanOut:
         group = self._inner.led(request, wanted)
         if group is None:
             return
-
-        def done(reply: object, _place: Place | None) -> None:
-            if isinstance(reply, RaftqError):
-                request.fail(reply)
-            else:
-                request.answer_map(answer(reply))
-
-        group.propose(header, b"", done, reserve=True)
+        group.propose(header, b"", answer_map(request, answer), reserve=True)
 
     def _open_session(self, request: Request, wanted: Map) -> None:
         def answer(reply: object) -> Map:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from raftq import batch
-from raftq.errors import Busy, ProtocolError, RaftqError, ReplicaDamaged
-from raftq.host import Group, Place
+from raftq.errors import Busy, ProtocolError, ReplicaDamaged
+from raftq.host import Group
 from raftq.ids import Offset, Partition, QueueId
 from raftq.queue.dead_letters import DeadLetter
 from raftq.queue.machine import QueueMachine
 from raftq.queue.replies import Purged, Redriven
+from raftq.server.answering import answer_map
 from raftq.server.request import Request
 
 if TYPE_CHECKING:
@@ -62,35 +63,21 @@ class GroupOperations:
 
     def _when_sure(self, request: Request, group: Group, read: Callable[[], Map]) -> None:
         """Answer with `read` once it is certain that no newer leader exists."""
-
-        def done(problem: object, _place: Place | None) -> None:
-            if isinstance(problem, RaftqError):
-                request.fail(problem)
-                return
-            try:
-                request.answer_map(read())
-            except RaftqError as error:
-                request.fail(error)
-
-        group.read(done)
+        group.read(answer_map(request, lambda _: read()))
 
     def _group_propose(self, request: Request, wanted: Map) -> None:
         group = self.led(request, wanted)
         if group is None:
             return
 
-        def done(reply: object, _place: Place | None) -> None:
-            if isinstance(reply, RaftqError):
-                request.fail(reply)
-            else:
-                # Every tuple has a method of that name.
-                count = reply.count if isinstance(reply, Purged | Redriven) else 0
-                request.answer_map({"count": count})
+        def counted(reply: object) -> Map:
+            # Every tuple has a method of that name.
+            return {"count": reply.count if isinstance(reply, Purged | Redriven) else 0}
 
         header = wanted["header"]
         if type(header) is not bytes:
             raise ProtocolError("group_propose needs the bytes of a command")
-        group.propose(header, b"", done, reserve=True)
+        group.propose(header, b"", answer_map(request, counted), reserve=True)
 
     def _group_describe(self, request: Request, wanted: Map) -> None:
         group = self.led(request, wanted)

@@ -7,10 +7,11 @@ offset and whether it is a duplicate are the admission's business.
 from typing import TYPE_CHECKING
 
 from raftq import batch
-from raftq.errors import InvalidArgument, MessageTooLarge, QueueNotFound, RaftqError
+from raftq.errors import InvalidArgument, MessageTooLarge, QueueNotFound
 from raftq.host import Place
 from raftq.ids import GroupId, Micros, Offset, Partition, QueueId
 from raftq.queue.replies import Published
+from raftq.server.answering import answer_with
 from raftq.server.request import Request
 from raftq.wire import requests
 from raftq.wire.frames import FrameKind
@@ -58,15 +59,12 @@ class Publishing:
         body = bytes(data) if len(data) < _COPY_BELOW_BYTES else data
         stamp = batch.encode_stamp(queue, partition, Offset(0), header.count)
 
-        def done(reply: object, place: Place | None) -> None:
-            if isinstance(reply, Published) and place is not None:
-                answer(request, group_id, partition, reply, place)
-            else:
-                assert isinstance(reply, RaftqError)
-                request.fail(reply)
+        def published(reply: object, place: Place) -> None:
+            assert isinstance(reply, Published)
+            answer(request, group_id, partition, reply, place)
 
         timeout = Micros(wanted.timeout_ms * 1_000) if wanted.timeout_ms else None
-        group.propose(stamp, body, done, timeout=timeout)
+        group.propose(stamp, body, answer_with(request, published), timeout=timeout)
 
 
 def answer(

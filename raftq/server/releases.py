@@ -7,11 +7,10 @@ while without a leader it is given up: the visibility timeout does the same, lat
 
 from typing import TYPE_CHECKING
 
-from raftq.errors import RaftqError
-from raftq.host import Place
 from raftq.ids import SessionId
 from raftq.machine import Buffer
 from raftq.queue import commands
+from raftq.server.answering import answer_map
 from raftq.server.request import Request
 from raftq.wire import cbor
 from raftq.wire.frames import FrameKind
@@ -59,13 +58,7 @@ class Releases:
             self._node.router.forward(request, group_id)
             return
 
-        def done(reply: object, _place: Place | None) -> None:
-            if isinstance(reply, RaftqError):
-                request.fail(reply)
-            else:
-                request.answer_map({})
-
         header = commands.encode_release(
             SessionId(wanted["session"]), wanted["attachment"], goodbye=bool(wanted["goodbye"])
         )
-        group.propose(header, b"", done, reserve=True)
+        group.propose(header, b"", answer_map(request, lambda _: {}), reserve=True)

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from raftq.errors import RaftqError
 from raftq.host import Place
 from raftq.ids import Offset
 from raftq.queue import commands
 from raftq.queue.replies import Settled
+from raftq.server.answering import answer_with
 from raftq.server.request import Request
 from raftq.wire import requests
 from raftq.wire.frames import FrameKind
@@ -29,18 +29,15 @@ class Settling:
             self._node.router.forward(request, settle.group)
             return
 
-        def done(reply: object, place: Place | None) -> None:
-            if isinstance(reply, Settled) and place is not None:
-                stale = tuple(
-                    requests.Item(partition, delivery, Offset(start), Offset(stop))
-                    for _, partition, delivery, start, stop in reply.stale
-                )
-                request.answer(FrameKind.SETTLED, *requests.encode_settled(requests.Settled(stale)))
-            else:
-                assert isinstance(reply, RaftqError)
-                request.fail(reply)
+        def settled(reply: object, _place: Place) -> None:
+            assert isinstance(reply, Settled)
+            stale = tuple(
+                requests.Item(partition, delivery, Offset(start), Offset(stop))
+                for _, partition, delivery, start, stop in reply.stale
+            )
+            request.answer(FrameKind.SETTLED, *requests.encode_settled(requests.Settled(stale)))
 
-        group.propose(command_of(settle), b"", done, reserve=True)
+        group.propose(command_of(settle), b"", answer_with(request, settled), reserve=True)
 
 
 def command_of(settle: requests.Settle) -> bytes:
