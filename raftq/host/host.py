@@ -160,6 +160,8 @@ class Host:
             self._arm()
 
     def _arm(self) -> None:
+        if self._stopped:
+            return  # A turn may have been the one that stopped the node.
         earliest = min(
             (g.deadline for g in self.groups.values() if not g.quarantined), default=None
         )

@@ -9,6 +9,7 @@ Nodes among themselves use a few operations more (`_INTERNAL`); a client that as
 refused like for any name that does not exist.
 """
 
+from asyncio import TimerHandle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class Admin:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._waiters: list[tuple[Request, Waiter]] = []
+        self._waiters: list[tuple[Request, Waiter, TimerHandle]] = []
         fan_out = FanOut(node)
         self._operations: dict[str, Operation] = {
             "metadata": self._metadata,
@@ -114,20 +115,29 @@ class Admin:
                 self._waiters = [each for each in self._waiters if not each[0].is_answered]
 
         request.on_cancel = give_up
-        self._node.loop.call_later(_WAIT_SECONDS, give_up)
-        self._waiters.append((request, waiter))
+        timer = self._node.loop.call_later(_WAIT_SECONDS, give_up)
+        self._waiters.append((request, waiter, timer))
 
     def metadata_changed(self) -> None:
         """Group 0's applied state moved: whoever waits for it looks."""
         waiters, self._waiters = self._waiters, []
-        for request, waiter in waiters:
-            if not request.is_answered and not waiter():
-                self._waiters.append((request, waiter))
+        for request, waiter, timer in waiters:
+            if request.is_answered or waiter():
+                timer.cancel()
+            else:
+                self._waiters.append((request, waiter, timer))
+
+    def stop(self) -> None:
+        """Nobody waits any more; the connections end."""
+        for _, _, timer in self._waiters:
+            timer.cancel()
+        self._waiters.clear()
 
     def deposed(self, group: Group) -> None:
         if group.group == METADATA_GROUP:
             waiters, self._waiters = self._waiters, []
-            for request, _ in waiters:
+            for request, _, timer in waiters:
+                timer.cancel()
                 if not request.is_answered:
                     request.fail(group.redirect(applied=True))
 

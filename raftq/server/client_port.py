@@ -275,4 +275,4 @@ class ClientConnection(BufferedProtocol):
         if self._goodbye:
             self._release()
         else:
-            self._node.loop.call_later(RELEASE_DELAY_MICROS / 1_000_000, self._release)
+            self._node.releases.later(RELEASE_DELAY_MICROS / 1_000_000, self._release)

@@ -181,6 +181,8 @@ class Node:
         self.reconciler.stop()
         self.host.stop()
         self.port.close()
+        for waiting in (self.receiving, self.replay, self.admin, self.releases):
+            waiting.stop()
         self.environment.disk.unlock()
 
     # --- What groups tell (host.Observer) -----------------------------------------------------

@@ -200,6 +200,17 @@ class Receiving:
                     watch.timer.cancel()
                 watch.request.fail(group.redirect())
 
+    def stop(self) -> None:
+        """Nobody waits any more; the connections end."""
+        for watches in self._watches.values():
+            for watch in watches:
+                if watch.timer is not None:
+                    watch.timer.cancel()
+        for timer in self._looking.values():
+            timer.cancel()
+        self._watches.clear()
+        self._looking.clear()
+
     # --- Deliveries ---------------------------------------------------------------------------
 
     def _take(self, group: Group, watch: Watch) -> None:

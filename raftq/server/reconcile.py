@@ -79,7 +79,9 @@ class Reconciler:
 
     def _arm(self, seconds: float) -> None:
         self.stop()
-        self._timer = self._node.loop.call_later(seconds, self._look)
+        # What is refused because the node closes asks for another look, too.
+        if not self._node.stopped:
+            self._timer = self._node.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
         self._woken = False

@@ -5,6 +5,8 @@ one. It names the attachment: if the client has attached again meanwhile, it doe
 while without a leader it is given up: the visibility timeout does the same, later.
 """
 
+from asyncio import TimerHandle
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftq.ids import SessionId
@@ -27,6 +29,24 @@ class Releases:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._timers: set[TimerHandle] = set()
+
+    def stop(self) -> None:
+        """What waits is given up with the node."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def later(self, seconds: float, release: Callable[[], None]) -> None:
+        """Call `release` then, unless the node has stopped."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            release()
+
+        if not self._node.stopped:
+            timer = self._node.loop.call_later(seconds, due)
+            self._timers.add(timer)
 
     def release(self, group: int, session: int, attachment: int, *, goodbye: bool) -> None:
         """Give back what the session holds, unless it was attached anew."""
@@ -43,8 +63,8 @@ class Releases:
 
     def _try(self, body: bytes, tries: int) -> None:
         def answered(kind: int, _parts: tuple[Buffer, ...]) -> None:
-            if kind == FrameKind.ERROR and tries > 1 and not self._node.stopped:
-                self._node.loop.call_later(_PAUSE_SECONDS, self._try, body, tries - 1)
+            if kind == FrameKind.ERROR and tries > 1:
+                self.later(_PAUSE_SECONDS, lambda: self._try(body, tries - 1))
 
         if not self._node.stopped:
             request = Request(FrameKind.CONTROL, memoryview(body), answered)

@@ -75,6 +75,13 @@ class Replay:
             timer.cancel()
             request.fail(group.redirect())
 
+    def stop(self) -> None:
+        """Nobody waits any more; the connections end."""
+        for readers in self._waiting.values():
+            for _, timer in readers.values():
+                timer.cancel()
+        self._waiting.clear()
+
     def _serve(
         self, group: Group, request: Request, wanted: requests.Read, *, at_end: bool
     ) -> bool:
