@@ -162,7 +162,7 @@ class Administration:
         async def attempt(patience: Any) -> None:
             nonlocal tries
             tries += 1
-            connection = await self._router.to_any()
+            connection = await self._router.to_any(patience.attempt())
             request = {"do": "delete_queue", "name": name, "force": force}
             try:
                 await connection.control(request, patience.attempt())

@@ -69,7 +69,7 @@ class BaseClient(Administration, Generic[AnyMessage]):
         patience = Patience(self._outside, self.timeout)
         while True:
             try:
-                await self._router.to_any()
+                await self._router.to_any(patience.attempt())
             except RaftqError as error:
                 await patience.after(error)
             else:

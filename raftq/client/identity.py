@@ -63,7 +63,7 @@ class Identity:
             raise ProducerFenced(f"{self._whose} was opened by somebody else; this one must stop")
 
     async def _open(self, epoch: int, seconds: float) -> dict[str, Any]:
-        connection = await self._router.to_leader(self._group)
+        connection = await self._router.to_leader(self._group, seconds)
         reply = await connection.control({**self._request, "epoch": epoch}, seconds)
         if reply["opened"]:
             self.epoch = int(reply["epoch"])

@@ -41,6 +41,7 @@ from raftq.errors import (
     ConnectionFailed,
     ProducerFenced,
     ProtocolError,
+    QueueNotFound,
     RaftqError,
     SequenceGap,
     SessionExpired,
@@ -60,6 +61,10 @@ class Owner(Protocol):
     """The producer, as its outboxes see it."""
 
     def batch_done(self, outbox: "Outbox", batch: OutgoingBatch) -> None: ...
+
+    def ended(self, error: RaftqError) -> None:
+        """Nothing can be published any more, for this reason."""
+        ...
 
 
 class Outbox:
@@ -219,8 +224,8 @@ class Outbox:
 
     def _refused(self, batch: OutgoingBatch, error: WireError) -> None:
         """The batch was not applied by this attempt."""
-        if isinstance(error, ProducerFenced):
-            self.fail_all(error)
+        if isinstance(error, ProducerFenced | QueueNotFound):
+            self._end(error)
         elif isinstance(error, SequenceGap | SessionExpired):
             # Behind another batch that is not answered yet, this only says that that did not arrive.
             self._renew = self._renew or batch is self._outstanding[0]
@@ -230,6 +235,10 @@ class Outbox:
             self._recover(error)
         else:
             self._give_up(batch, error)
+
+    def _end(self, error: RaftqError) -> None:
+        self._owner.ended(error)
+        self.fail_all(error)
 
     def _give_up(self, batch: OutgoingBatch, error: RaftqError) -> None:
         self._fail(batch, error)
@@ -276,7 +285,7 @@ class Outbox:
                     await self._reach()
                 except (RaftqError, NotLeader, Moved) as error:
                     if isinstance(error, RaftqError) and not error.retriable:
-                        self.fail_all(error)
+                        self._end(error)
                         break
                     self._router.heard(self._group, error)
                     self._error = error
@@ -292,16 +301,20 @@ class Outbox:
         """Wait before trying again; nobody waits beyond his time."""
         pause = pause_before(self._router.outside, self._tries, self._error)
         self._tries += 1
+        await asyncio.sleep(min(pause, self._left_us()) / SECOND_US)
+
+    def _left_us(self) -> int:
+        """Until the first batch's time is over."""
         first = min((batch.until for batch in (*self._outstanding, *self._queued)), default=0)
-        left = first - self._router.outside.clock.monotonic()
-        await asyncio.sleep(max(min(pause, left), 0) / SECOND_US)
+        return max(first - self._router.outside.clock.monotonic(), 0)
 
     async def _reach(self) -> None:
         if self._renew:
             await self._identity.renew(ATTEMPT_SECONDS)
             self._renew = False
             self._sort_outstanding(self._identity.next_sequence - 1)
-        self._connection = await self._router.to_leader(self._group)
+        seconds = min(self._left_us() / SECOND_US, ATTEMPT_SECONDS)
+        self._connection = await self._router.to_leader(self._group, seconds)
 
     def _sort_outstanding(self, published: int) -> None:
         """All numbers up to `published` are in the log, and of what was sent nothing else will be."""

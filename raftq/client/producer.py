@@ -88,6 +88,7 @@ class Producer:
         self._space: list[asyncio.Future[None]] = []
         self._failures: list[RaftqError] = []
         self._is_closed = True
+        self._ended: RaftqError | None = None
 
     # --- Life --------------------------------------------------------------------------------
 
@@ -371,6 +372,12 @@ class Producer:
         for outbox in self._outboxes:
             self._seal(outbox)
 
+    def ended(self, error: RaftqError) -> None:
+        """Fenced, or the queue is gone: whoever publishes next hears at once."""
+        self._is_closed = True
+        self._ended = error
+        self._max_message_bytes = -1  # Nothing takes the fast way any more.
+
     def batch_done(self, outbox: Outbox, batch: OutgoingBatch) -> None:
         """The outbox knows what became of a batch."""
         self._buffered -= batch.size
@@ -394,6 +401,8 @@ class Producer:
     # --- Checks ------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(str(self._ended), outcome="not_applied") from self._ended
         if self._is_closed:
             raise InvalidArgument(f"the producer for {self.queue!r} is closed; open another one")
 

@@ -147,7 +147,7 @@ class Reader(Generic[AnyMessage]):
         wait_us = int(WAIT_SECONDS * SECOND_US) if self._follow else 0
 
         async def attempt(patience: Patience) -> Batches:
-            connection = await self._router.to_leader(group)
+            connection = await self._router.to_leader(group, patience.attempt())
             parts = requests.encode_read(Read(info.id, self.partition, offset, READ_BYTES, wait_us))
             frame = await connection.request(FrameKind.READ, parts, patience.attempt())
             return requests.decode_batches(frame.body)

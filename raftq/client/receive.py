@@ -137,7 +137,7 @@ class Receiver(Generic[AnyMessage]):
         connections = {}
         for group in self._groups:
             try:
-                connections[group] = await self._router.to_leader(group)
+                connections[group] = await self._router.to_leader(group, seconds)
             except RaftqError as error:
                 if not error.retriable:
                     raise

@@ -6,7 +6,8 @@ believes in; a connection that breaks takes its node's leaderships along.
 
 Rules:
 
-1. One connection per address, opened once however many ask for it.
+1. One connection per address, opened once however many ask for it. Nobody waits for one beyond the
+   time of his call, nor for a silent node while another one may answer.
 2. An address that refused, or could not help, is left alone for a moment, if there is another one.
 3. Metadata is asked for when something is not known or turned out wrong, by one asker at a time,
    and not more often than every `REFRESH_PAUSE_US`.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from raftq.client.connection import Connection, open_connection
-from raftq.client.ports import Outside
+from raftq.client.ports import SECOND_US, Outside
 from raftq.client.retry import Patience
 from raftq.client.url import Address, Servers
 from raftq.errors import ConnectionFailed, ProtocolError, QueueNotFound, RaftqError
@@ -30,6 +31,10 @@ from raftq.wire.handshake import VERSIONS, Hello
 Result = TypeVar("Result")
 
 REFRESH_PAUSE_US: Final = 50_000
+REFRESH_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 0.5
+"""A node that has not answered a greeting by then may be paused: another one is asked as well."""
+
 AVOID_US: Final = 1_000_000
 CLUELESS_US: Final = 500_000
 
@@ -93,25 +98,27 @@ class Router:
         connection = self._connections.get(self._addresses.get(leader, Address("", 0)))
         return connection if connection is not None and connection.is_open else None
 
-    async def to_leader(self, group: GroupId) -> Connection:
-        """A connection to the group's leader, or to any node if that is not to be had.
+    async def to_leader(self, group: GroupId, seconds: float) -> Connection:
+        """A connection to the group's leader, or to any node if that is not to be had in time.
 
         Raises: ConnectionFailed (not_applied), and what a handshake is refused with.
         """
         connection = self.open_to(group)
         if connection is not None:
             return connection
+        until = self.outside.clock.monotonic() + int(seconds * SECOND_US)
         if group not in self._leaders:
-            await self._refresh()
+            await self._refresh(min(seconds, REFRESH_SECONDS))
         address = self._addresses.get(self._leaders.get(group, ""))
         if address is not None and not self._is_avoided(address):
-            try:
-                return await self._open(address)
-            except ConnectionFailed:
-                self._leaders.pop(group, None)
-        return await self.to_any()
+            found, _ = await self._first_to_answer([address], min(seconds, SLOW_SECONDS))
+            if found is not None:
+                return found
+            self._leaders.pop(group, None)
+        left = max(until - self.outside.clock.monotonic(), 0) / SECOND_US
+        return await self.to_any(left)
 
-    async def to_any(self) -> Connection:
+    async def to_any(self, seconds: float) -> Connection:
         """A connection to some node; raises as `to_leader` does."""
         now = self.outside.clock.monotonic()
         clueless = [address for address, until in self._clueless_until.items() if until > now]
@@ -122,29 +129,69 @@ class Router:
         known = dict.fromkeys((*self._servers.addresses, *self._addresses.values()))
         candidates = [each for each in known if not self._is_avoided(each) and each not in clueless]
         candidates = candidates or list(known)
-        failures = []
-        while candidates:
-            address = candidates.pop(self.outside.entropy.below(len(candidates)))
-            self._asked = address
-            try:
-                return await self._open(address)
-            except ConnectionFailed as error:
-                failures.append(str(error))
-        raise ConnectionFailed(f"no node could be reached: {'; '.join(failures)}")
+        is_connected = any(connection.is_open for connection in self._connections.values())
+        if is_connected:
+            # One that could not help a moment ago is better than none.
+            seconds = min(seconds, SLOW_SECONDS)
+        found, failures = await self._first_to_answer(self._shuffled(candidates), seconds)
+        if found is None:
+            found = next((each for each in self._connections.values() if each.is_open), None)
+        if found is None:
+            raise ConnectionFailed(f"no node could be reached: {'; '.join(failures)}")
+        self._asked = found.address
+        return found
 
-    async def _open(self, address: Address) -> Connection:
+    def _shuffled(self, addresses: list[Address]) -> list[Address]:
+        left = list(addresses)
+        return [left.pop(self.outside.entropy.below(len(left))) for _ in addresses]
+
+    async def _first_to_answer(
+        self, addresses: list[Address], seconds: float
+    ) -> tuple[Connection | None, list[str]]:
+        """The first that answers, or why none did. One is asked after the other, the next one also
+        when one is slow: a node may be silent for ever.
+        """
+        clock = self.outside.clock
+        until = clock.monotonic() + int(seconds * SECOND_US)
+        waiting, asked = list(addresses), dict[Address, asyncio.Task[Connection]]()
+        failures: list[str] = []
+        news = asyncio.Event()
+        is_next = True
+        while waiting or asked:
+            if waiting and (is_next or not asked):
+                address = waiting.pop(0)
+                asked[address] = self._open(address)
+                asked[address].add_done_callback(lambda _: news.set())
+            pause = until - clock.monotonic()
+            if pause <= 0:
+                failures += [f"{each} did not answer within {seconds:.1f} s" for each in asked]
+                break
+            if waiting:
+                pause = min(pause, int(SLOW_SECONDS * SECOND_US))
+            is_next = False
+            try:
+                async with asyncio.timeout(pause / SECOND_US):
+                    await news.wait()
+            except TimeoutError:
+                is_next = True
+            news.clear()
+            for address in [each for each, opening in asked.items() if opening.done()]:
+                try:
+                    return asked.pop(address).result(), failures
+                except ConnectionFailed as error:
+                    failures.append(str(error))
+        return None, failures
+
+    def _open(self, address: Address) -> asyncio.Task[Connection]:
+        """A connection being made: a task that is shared, so nobody may cancel it."""
         if self.is_closed:
             raise ConnectionFailed("the client is closed")
-        connection = self._connections.get(address)
-        if connection is not None and connection.is_open:
-            return connection
         opening = self._opening.get(address)
         if opening is None:
-            # A task of its own: whoever asked first may be cancelled without harm to the others.
             opening = asyncio.get_running_loop().create_task(self._connect(address))
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opened(address, task))
-        return await asyncio.shield(opening)
+        return opening
 
     def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(address, None)
@@ -152,6 +199,9 @@ class Router:
             task.exception()  # Whoever waited has it; nobody may have.
 
     async def _connect(self, address: Address) -> Connection:
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
         try:
             connection = await open_connection(
                 self.outside, address, self._hello, lambda: self._lost(address)
@@ -238,7 +288,10 @@ class Router:
         """
 
         async def attempt(patience: Patience) -> dict[str, Any]:
-            connection = await (self.to_any() if group is None else self.to_leader(group))
+            seconds = patience.attempt()
+            connection = await (
+                self.to_any(seconds) if group is None else self.to_leader(group, seconds)
+            )
             return await connection.control(request, patience.attempt())
 
         return await self.until_answered(attempt, seconds, group=group)
@@ -262,7 +315,7 @@ class Router:
                     self._leave_asked_alone()
                 await patience.after(error)
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, seconds: float) -> None:
         """Learn who leads, unless that was asked a moment ago."""
         now = self.outside.clock.monotonic()
         if self._refreshed_at is not None and now - self._refreshed_at < REFRESH_PAUSE_US:
@@ -270,12 +323,16 @@ class Router:
         if self._refreshing is None:
             self._refreshed_at = now
             self._refreshing = asyncio.get_running_loop().create_task(self._ask())
-        await asyncio.shield(self._refreshing)
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._refreshing)
+        except TimeoutError:
+            pass  # A guess is missing, as below.
 
     async def _ask(self) -> None:
         try:
-            connection = await self.to_any()
-            self._learn(await connection.control({"do": "metadata"}, 1.0))
+            connection = await self.to_any(REFRESH_SECONDS)
+            self._learn(await connection.control({"do": "metadata"}, REFRESH_SECONDS))
         except (RaftqError, NotLeader, Moved):
             pass  # A guess is missing: the request itself goes to any node, which forwards it.
         finally:

@@ -246,7 +246,7 @@ class GroupSession:
         if mine is not None and mine.is_open and mine is self._router.open_to(self.group):
             return mine
         async with self._attaching:
-            connection = await self._router.to_leader(self.group)
+            connection = await self._router.to_leader(self.group, patience.attempt())
             if connection is not self._connection:
                 await self._attach(connection, patience)
             return connection

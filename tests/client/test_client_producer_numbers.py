@@ -9,6 +9,7 @@ from raftq.errors import (
     ConnectionFailed,
     InvalidArgument,
     ProducerFenced,
+    QueueNotFound,
     SequenceGap,
     SessionExpired,
 )
@@ -113,6 +114,29 @@ def test_named_producers_go_on_and_fence():
                 with pytest.raises(ProducerFenced):
                     await older.send(b"3", key=b"k")
                 assert (await newer.send(b"4", key=b"k")).offset == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("end", ["fenced", "deleted"])
+def test_who_submits_hears_at_once_that_nothing_can_be_published_any_more(end):
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client() as client, cluster.client() as other:
+            producer = await client.producer("orders", name="ingest").open()
+            await producer.send(b"1")
+            if end == "fenced":
+                await other.producer("orders", name="ingest").open()
+            else:
+                cluster.delete_queue("orders")
+            error = ProducerFenced if end == "fenced" else QueueNotFound
+            with pytest.raises(error):
+                await producer.send(b"2")
+            with pytest.raises(error) as caught:
+                await producer.submit(b"3")
+            assert caught.value.outcome == "not_applied"
+            with pytest.raises(error):
+                await producer.send_many([b"4"])
 
     run(scenario)
 

@@ -79,7 +79,7 @@ def arguments(function):
     return list(inspect.signature(function).parameters.values())
 
 
-ASYNC_ONLY = {"settle_ack", "settle_nack", "settle_extend", "stop", "open", "batch_done"}
+ASYNC_ONLY = {"ended", "settle_ack", "settle_nack", "settle_extend", "stop", "open", "batch_done"}
 
 
 @pytest.mark.parametrize(
