@@ -17,7 +17,7 @@ import pytest
 import stock_run
 from stock_run import MODES, NODES, simulate
 
-SEEDS = {"truncation": 3, "snapshot": 3, "power": 6, "votes": 16}
+SEEDS = {"truncation": 3, "snapshot": 3, "power": 16, "votes": 16}
 """So many, from 1 on, that a change elsewhere in the simulator hardly makes all of them miss."""
 
 CLEAN_SEEDS = 2
