@@ -6,7 +6,8 @@
 Two roles: "producers" (one after the other, many in flight under a name, lists, many at once, and
 one prober for each chosen partition) and "consumers" (lists that are acknowledged, given back, held
 longer or let go; the prefetching consumer; readers). The workers are those of the simulator: here
-they meet real processes. Commands come as lines: `end` (producers stop, consumers drain), `drained`.
+they meet real processes. Commands come as lines: `end` (producers stop, consumers drain),
+`drained`, and `explain` (say where every task waits).
 
 Rule: the process knows nothing of nodes and faults, and judges nothing.
 """
@@ -50,17 +51,12 @@ TIMEOUT_SECONDS = 20.0
 OPERATIONS_PER_SECOND = 120
 MESSAGE_BYTES = 400
 PROBE_PAUSE_SECONDS = 0.008
+DRAIN_MESSAGES = 1_000
 
 QUEUES = (
     QueuePlan(ORDERS, ORDERS_PARTITIONS, VISIBILITY_SECONDS),
     QueuePlan(JOBS, 1, VISIBILITY_SECONDS),
 )
-
-ROLES: dict[str, tuple[type[Worker], ...]] = {
-    "producers": (Synchronous, Windowed, Bulk, Parallel),
-    "consumers": (Receiver, Receiver, Iterator, Replayer),
-}
-
 
 class RealWorkload:
     """What the workers share, told to a history in the place of a checker."""
@@ -162,6 +158,35 @@ class Prober(Worker):
         await asyncio.sleep(PROBE_PAUSE_SECONDS)
 
 
+class Drainer(Receiver):
+    """In the end takes whatever is there, from every queue, without pauses."""
+
+    async def work(self) -> None:
+        if not self.workload.is_ending:
+            await super().work()
+            return
+        for plan in self.workload.queues:
+            messages = await self.call(
+                "receive", self.client.receive(plan.name, max_messages=DRAIN_MESSAGES, wait=0.1)
+            )
+            if messages:
+                self.workload.delivered(messages)
+                await self._ack(messages)
+
+
+class Auditor(Replayer):
+    """A reader; in the end it leaves the nodes to those who drain."""
+
+    async def rest(self, operations: int) -> None:
+        await (asyncio.sleep(1.0) if self.workload.is_ending else super().rest(operations))
+
+
+ROLES: dict[str, tuple[type[Worker], ...]] = {
+    "producers": (Synchronous, Windowed, Bulk, Parallel),
+    "consumers": (Drainer, Drainer, Iterator, Auditor),
+}
+
+
 async def until_it_ends(workload: RealWorkload, worker: Worker) -> None:
     """Whatever a worker trips over, besides errors that faults explain, is part of the history."""
     try:
@@ -175,6 +200,10 @@ async def listen(workload: RealWorkload) -> None:
     reader = asyncio.StreamReader()
     await running.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while command := (await reader.readline()).strip():
+        if command == b"explain":
+            for task in asyncio.all_tasks():
+                task.print_stack(file=sys.stderr)
+            continue
         workload.is_ending = True
         workload.is_drained = workload.is_drained or command == b"drained"
     # The harness is gone: nobody will say more.

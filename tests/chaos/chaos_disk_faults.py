@@ -53,6 +53,14 @@ async def write_error(stage: Stage) -> None:
     await stage.seconds(0.2, 1.0)
 
 
+async def spare_error(stage: Stage) -> None:
+    """Nothing was promised of a segment that is only being prepared: going on is as good as stopping."""
+    victim = await _some_node(stage)
+    stage.say(f"the next segment that {victim} prepares fails with EIO")
+    stage.nodes.layers[victim].set(spares=1, write_errors=1)
+    await stage.seconds(2.0, 5.0)
+
+
 async def fsync_stall(stage: Stage) -> None:
     victim = await _some_node(stage)
     seconds = stage.choose.choice((0.1, 0.3, 1.0, 3.0))
@@ -197,6 +205,7 @@ def _old_file(stage: Stage, directory: Path) -> tuple[Path, int]:
 DISK_FAULTS: dict[str, Fault] = {
     "fsync_error": Fault(fsync_error, ("layer",), "one sync fails with EIO; the node must stop"),
     "write_error": Fault(write_error, ("layer",), "one write fails with EIO; the node must stop"),
+    "spare_error": Fault(spare_error, ("layer",), "preparing a segment ahead fails with EIO"),
     "fsync_stall": Fault(fsync_stall, ("layer",), "syncs of a node take up to 3 s"),
     "write_stall": Fault(write_stall, ("layer",), "writes of a node take up to 1 s"),
     "disk_full": Fault(disk_full, ("disks",), "a node's disk below its reserve, or full"),

@@ -38,6 +38,7 @@ _FIELDS = (
     "recording",
     "sync_errors_given",
     "syncs",
+    "spares",
 )
 _FIELD = struct.Struct("<q")
 
@@ -62,7 +63,12 @@ class Layer:
     def heal(self) -> None:
         """No errors, no stalls, the right time."""
         self.set(
-            sync_errors=0, write_errors=0, sync_stall_until=0, write_stall_until=0, clock_offset=0
+            sync_errors=0,
+            write_errors=0,
+            sync_stall_until=0,
+            write_stall_until=0,
+            clock_offset=0,
+            spares=0,
         )
 
 

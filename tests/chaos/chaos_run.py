@@ -266,7 +266,11 @@ class Run:
         deadline = time.monotonic() + seconds
         while self._is_alive(role):
             if time.monotonic() > deadline:
-                raise ViolationError(f"the {role} did not end within {seconds:g} s")
+                self._tell("explain")
+                await asyncio.sleep(1.0)
+                raise ViolationError(
+                    f"the {role} did not end within {seconds:g} s; {role}.log says where they wait"
+                )
             await asyncio.sleep(0.02)
         if self._clients[role].returncode:
             raise ViolationError(f"the client process of {role} failed; see {role}.log")

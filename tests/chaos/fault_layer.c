@@ -46,6 +46,7 @@ struct control {
     volatile int64_t recording;
     volatile int64_t sync_errors_given; /* counted for the harness */
     volatile int64_t syncs;
+    volatile int64_t spares;            /* errors hit files that are being prepared, not those in use */
 };
 
 #define REAL(name) ({ if (!real_##name) real_##name = dlsym(RTLD_NEXT, #name); real_##name; })
@@ -69,6 +70,7 @@ static int (*real_fsync)(int);
 static int (*real_fdatasync)(int);
 static ssize_t (*real_pwrite64)(int, const void *, size_t, off64_t);
 static ssize_t (*real_pwritev64)(int, const struct iovec *, int, off64_t);
+static ssize_t (*real_pwritev64v2)(int, const struct iovec *, int, off64_t, int);
 static int (*real_ftruncate64)(int, off64_t);
 static int (*real_posix_fallocate64)(int, off64_t, off64_t);
 static int (*real_open64)(const char *, int, ...);
@@ -122,14 +124,27 @@ static int is_ours_path(const char *path) {
     return root_length && path && strncmp(path, root, root_length) == 0;
 }
 
-static int is_ours(int fd) {
-    char link[64], path[4096];
+/* The path of a file below the root, or of the root, in `path`; 0 if it is another one. */
+static int find_path(int fd, char path[4096]) {
+    char link[64];
     if (!root_length) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof path - 1);
+    ssize_t length = readlink(link, path, 4095);
     if (length <= 0) return 0;
     path[length] = 0;
     return is_ours_path(path) || (length == (ssize_t)root_length - 1 && !strncmp(path, root, length));
+}
+
+static int is_ours(int fd) {
+    char path[4096];
+    return find_path(fd, path);
+}
+
+/* Whether an error that was asked for hits this file; it is used up then. */
+static int fails(int fd, volatile int64_t *left) {
+    char path[4096];
+    if (*left <= 0 || !find_path(fd, path)) return 0;
+    return strstr(path, control->spares ? "/spare-" : "/segment-") && take(left);
 }
 
 /* --- The undo log ------------------------------------------------------------------------------ */
@@ -177,7 +192,7 @@ static int sync_with(int fd, int (*real)(int)) {
     int is_directory = 0;
     uint64_t inode = inode_of(fd, &is_directory), through = sequence;
     stall(&control->sync_stall_until);
-    if (take(&control->sync_errors)) {
+    if (fails(fd, &control->sync_errors)) {
         __atomic_add_fetch(&control->sync_errors_given, 1, __ATOMIC_SEQ_CST);
         errno = EIO;
         return -1;
@@ -205,7 +220,7 @@ static void *submit_later(void *given) {
 
 static long submit(aio_context_t context, struct iocb **list) {
     struct iocb *request = list[0];
-    int is_directory = 0, failed = take(&control->sync_errors);
+    int is_directory = 0, failed = fails(request->aio_fildes, &control->sync_errors);
     if (failed) __atomic_add_fetch(&control->sync_errors_given, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < PENDING_MAX; i++)
@@ -268,7 +283,7 @@ static int refused(int fd) {
     if (control == &nothing || (!control->write_errors && now() >= control->write_stall_until)) return 0;
     if (!is_ours(fd)) return 0;
     stall(&control->write_stall_until);
-    if (!take(&control->write_errors)) return 0;
+    if (!fails(fd, &control->write_errors)) return 0;
     errno = EIO;
     return 1;
 }
@@ -280,14 +295,21 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) {
 }
 ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) { return pwrite64(fd, data, length, offset); }
 
-ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t offset) {
-    if (refused(fd)) return -1;
+static int begin_vectors(int fd, const struct iovec *parts, int count, off64_t offset) {
     size_t length = 0;
+    if (refused(fd)) return -1;
     for (int i = 0; i < count; i++) length += parts[i].iov_len;
     keep_write(fd, offset, length);
-    return REAL(pwritev64)(fd, parts, count, offset);
+    return 0;
+}
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t offset) {
+    return begin_vectors(fd, parts, count, offset) ? -1 : REAL(pwritev64)(fd, parts, count, offset);
 }
 ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t offset) { return pwritev64(fd, parts, count, offset); }
+ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t offset, int flags) {
+    return begin_vectors(fd, parts, count, offset) ? -1 : REAL(pwritev64v2)(fd, parts, count, offset, flags);
+}
+ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t offset, int flags) { return pwritev64v2(fd, parts, count, offset, flags); }
 
 int ftruncate64(int fd, off64_t size) {
     struct stat64 facts;
