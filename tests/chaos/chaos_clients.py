@@ -52,6 +52,8 @@ OPERATIONS_PER_SECOND = 120
 MESSAGE_BYTES = 400
 PROBE_PAUSE_SECONDS = 0.008
 DRAIN_MESSAGES = 1_000
+PAUSE_SECONDS_MAX = 1.5
+"""A worker that rests cannot be told that the end has come."""
 
 QUEUES = (
     QueuePlan(ORDERS, ORDERS_PARTITIONS, VISIBILITY_SECONDS),
@@ -88,7 +90,8 @@ class RealWorkload:
     def pause_seconds(self, choose: random.Random, done: int, share: float) -> float:
         if self.is_ending:
             return 0.005
-        return done / (share * OPERATIONS_PER_SECOND) * 2 * choose.random()
+        pause = done / (share * OPERATIONS_PER_SECOND) * 2 * choose.random()
+        return min(pause, PAUSE_SECONDS_MAX)
 
     # --- What is told --------------------------------------------------------------------------
 
@@ -195,14 +198,24 @@ async def until_it_ends(workload: RealWorkload, worker: Worker) -> None:
         workload.write("broken", traceback.format_exc(limit=-6))
 
 
+def explain() -> None:
+    """Where every task waits, down to the innermost call."""
+    for task in asyncio.all_tasks():
+        lines, waits_for = [], task.get_coro()
+        while (frame := getattr(waits_for, "cr_frame", None)) is not None:
+            lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            waits_for = getattr(waits_for, "cr_await", None)
+        print(task.get_name(), f"waits for {waits_for!r}", *lines, sep="\n", file=sys.stderr)
+    sys.stderr.flush()
+
+
 async def listen(workload: RealWorkload) -> None:
     running = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await running.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while command := (await reader.readline()).strip():
         if command == b"explain":
-            for task in asyncio.all_tasks():
-                task.print_stack(file=sys.stderr)
+            explain()
             continue
         workload.is_ending = True
         workload.is_drained = workload.is_drained or command == b"drained"

@@ -5,12 +5,13 @@ which may take all of them.
 """
 
 import os
+import time
 from pathlib import Path
 
 from chaos_faults import Fault
 from chaos_network import between
 from chaos_power import lose_power
-from chaos_stage import NANO, Stage, ViolationError
+from chaos_stage import NANO, RECOVER_SECONDS, Stage, ViolationError
 
 from raftq.storage.segment import SEGMENT_HEADER_BYTES, is_segment
 
@@ -129,6 +130,7 @@ async def power_loss(stage: Stage) -> None:
         victims = [(await stage.leader())[0] if stage.choose.random() < 0.5 else victims[0]]
     elif kind == "most":
         victims = victims[: len(victims) // 2 + 1]
+    await _let_writes_pile_up(stage, victims)
     stage.say(f"power loss of {'+'.join(sorted(victims))}")
     for name in victims:
         stage.nodes.kill(name)
@@ -136,7 +138,16 @@ async def power_loss(stage: Stage) -> None:
         stage.say(lose_power(stage, name))
     await stage.seconds(0.0, 1.0)
     for name in victims:
-        stage.nodes.start_node(name)
+        stage.start_healed(name)
+
+
+async def _let_writes_pile_up(stage: Stage, victims: list[str]) -> None:
+    """Often: a disk that has just synced loses nothing. The stall outlasts the wait."""
+    if stage.choose.random() < 0.7:
+        stage.say(f"syncs of {'+'.join(sorted(victims))} stall")
+        for name in victims:
+            stage.nodes.layers[name].set(sync_stall_until=stage.until(5.0))
+        await stage.seconds(0.02, 0.5)
 
 
 async def combined(stage: Stage) -> None:
@@ -145,9 +156,10 @@ async def combined(stage: Stage) -> None:
     follower, *rest = stage.others(leader)
     stage.say(f"SIGSTOP {leader}, leader of group {group}; power loss of {follower}")
     stage.nodes.pause(leader)
+    await _let_writes_pile_up(stage, [follower])
     stage.nodes.kill(follower)
     stage.say(lose_power(stage, follower))
-    stage.nodes.start_node(follower)
+    stage.start_healed(follower)
     await stage.seconds(0.0, 1.0)
     stage.say(f"{follower} | {'+'.join(rest)}; SIGCONT {leader}")
     stage.network.cut(between([follower], rest))
@@ -161,6 +173,10 @@ async def combined(stage: Stage) -> None:
 async def bit_flip(stage: Stage) -> None:
     """One bit of one file of one stopped node: in a sealed segment, or in an index file."""
     victim = stage.any_node()
+    # Every start begins a new segment, so the one before it is sealed.
+    stage.nodes.kill(victim)
+    stage.nodes.start_node(victim)
+    await stage.ready(victim, time.monotonic() + RECOVER_SECONDS)
     await stage.nodes.terminate(victim)
     stage.say(f"{victim} stopped")
     path, size = _old_file(stage, stage.nodes.directory(victim))

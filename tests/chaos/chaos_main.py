@@ -121,7 +121,7 @@ def watch(wanted: argparse.Namespace, words: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: inside.send_signal(signal.SIGTERM))
     status = inside.wait()
-    if wanted.keep is None and not (place / "kept").exists():
+    if wanted.keep is None and status in {0, SKIPPED, INTERRUPTED}:
         shutil.rmtree(place, ignore_errors=True)
     return status if status >= 0 else INTERRUPTED
 
@@ -238,8 +238,7 @@ async def _run(
 
 
 def _keep(place: Path, nodes: Nodes) -> None:
-    """What would vanish with the mounts is copied; the mark says that the directory stays."""
-    (place / "kept").write_text("this directory was kept for somebody to look at\n")
+    """What would vanish with the mounts is copied."""
     for image in place.glob("*.image"):
         name = image.stem
         shutil.copytree(nodes.directory(name), place / "disks" / name)

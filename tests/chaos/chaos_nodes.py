@@ -21,6 +21,7 @@ from typing import Any
 
 from chaos_network import Network
 
+import raftq
 from raftq.cli.processes import NodeAddresses, Processes
 from raftq.client.ports import real_outside
 from raftq.client.routing import Router
@@ -188,5 +189,6 @@ class Nodes(Processes):
 
 
 def environment() -> dict[str, str]:
-    """What children of the harness get: nothing that configures raftq."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("RAFTQ_")}
+    """What children of the harness get: the same raftq, and nothing that configures it."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTQ_")}
+    return own | {"PYTHONPATH": str(Path(raftq.__file__).parents[1])}

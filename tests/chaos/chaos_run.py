@@ -35,7 +35,7 @@ from raftq.placement import partition_for
 
 PROBE_PARTITIONS_PER_GROUP = 4
 CALM_SECONDS = 1.0
-LAST_FAULT_SECONDS = 8.0
+LAST_FAULT_SECONDS = 10.0
 DRAIN_SECONDS = 25.0
 CLIENT_STOP_SECONDS = 10.0
 PROGRESS = Callable[[str], None]
@@ -197,6 +197,8 @@ class Run:
         try:
             await self._faults[name].act(stage)
             await stage.recover()
+        except (RaftqError, OSError) as error:
+            raise ViolationError(f"{name}: {type(error).__name__}: {error}") from error
         finally:
             ended = time.monotonic()
             self._probes.look()

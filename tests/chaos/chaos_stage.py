@@ -70,8 +70,8 @@ class Stage:
         """A moment as the fault layer knows it."""
         return time.monotonic_ns() + round(seconds * NANO)
 
-    def stop_and_start(self, name: str) -> None:
-        """Start a node that has ended."""
+    def start_healed(self, name: str) -> None:
+        """Start a node that has ended, on a disk that is well again."""
         self.nodes.layers[name].heal()
         self.nodes.start_node(name)
 
@@ -87,6 +87,21 @@ class Stage:
             await asyncio.sleep(_LOOK_SECONDS)
         return status
 
+    async def ready(self, name: str, deadline: float) -> None:
+        """Wait until the node says that it is ready.
+
+        Raises: ViolationError.
+        """
+        while reasons := await self.nodes.not_ready(name):
+            if not self.nodes.is_running(name):
+                raise ViolationError(f"after healing, {self.nodes.last_words(name)}")
+            if time.monotonic() > deadline:
+                raise ViolationError(
+                    f"{RECOVER_SECONDS:g} s after healing {name} is not ready: "
+                    f"{'; '.join(reasons)}"
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def recover(self) -> None:
         """Heal everything, and wait until all nodes are ready and all partitions accept messages.
 
@@ -97,7 +112,7 @@ class Stage:
         self.healed_at = time.monotonic()
         for name in self.nodes.names:
             if not self.nodes.is_running(name):
-                self.stop_and_start(name)
+                self.start_healed(name)
         deadline = self.healed_at + RECOVER_SECONDS
         while not self.probes.all_since(self.healed_at, _PROBES_WANTED):
             if time.monotonic() > deadline:
@@ -106,14 +121,5 @@ class Stage:
                 )
             await asyncio.sleep(_LOOK_SECONDS)
         for name in self.nodes.names:
-            while reasons := await self.nodes.not_ready(name):
-                if name in self.damaged:
-                    break
-                if not self.nodes.is_running(name):
-                    raise ViolationError(f"after healing, {self.nodes.last_words(name)}")
-                if time.monotonic() > deadline:
-                    raise ViolationError(
-                        f"{RECOVER_SECONDS:g} s after healing {name} is not ready: "
-                        f"{'; '.join(reasons)}"
-                    )
-                await asyncio.sleep(_LOOK_SECONDS)
+            if name not in self.damaged:
+                await self.ready(name, deadline)

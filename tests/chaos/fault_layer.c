@@ -167,7 +167,14 @@ static void keep_write(int fd, int64_t offset, size_t length) {
     if (log_fd < 0 || !is_ours(fd) || fstat64(fd, &facts)) return;
     /* What was behind the end of the file counts as zeros. */
     char *old = calloc(length ? length : 1, 1);
-    if (pread64(fd, old, length, offset) < 0) abort();
+    if (pread64(fd, old, length, offset) < 0) {
+        /* It was opened for writing alone. */
+        char link[64];
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        int again = REAL(open64)(link, O_RDONLY | O_CLOEXEC);
+        if (again < 0 || pread64(again, old, length, offset) < 0) abort();
+        close(again);
+    }
     keep('W', facts.st_ino, offset, facts.st_size, old, length);
     free(old);
 }
