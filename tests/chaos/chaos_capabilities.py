@@ -33,7 +33,9 @@ def missing_for_all() -> str | None:
     for program, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
         if shutil.which(program) is None:
             return f"the program {program!r} is needed (package {package})"
-    probe = "import sys; sys.path.insert(0, sys.argv[1]); import chaos_capabilities as c; c.try_all()"
+    probe = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import chaos_capabilities as c; c.try_all()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", probe, str(Path(__file__).parent)],
         stdin=subprocess.DEVNULL,
@@ -42,7 +44,9 @@ def missing_for_all() -> str | None:
         check=False,
     )
     if done.returncode:
-        return done.stderr.strip().splitlines()[-1].removeprefix("chaos_capabilities.MissingError: ")
+        return (
+            done.stderr.strip().splitlines()[-1].removeprefix("chaos_capabilities.MissingError: ")
+        )
     return None
 
 
@@ -62,12 +66,23 @@ def try_all() -> None:
 
 
 def enter(*, processes: bool) -> None:
-    """Go into a mount and a network namespace of one's own; children, into one of processes.
+    """Go into namespaces of one's own: of mounts and networks; of processes, for children.
 
     Raises: MissingError.
     """
+    _unshare(CLONE_NEWNS | CLONE_NEWNET | (CLONE_NEWPID if processes else 0))
+
+
+def enter_mounts() -> None:
+    """What this process mounts vanishes with it, and not only with its parent.
+
+    Raises: MissingError.
+    """
+    _unshare(CLONE_NEWNS)
+
+
+def _unshare(flags: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
-    flags = CLONE_NEWNS | CLONE_NEWNET | (CLONE_NEWPID if processes else 0)
     if library.unshare(flags) != 0:
         raise MissingError(f"unshare of namespaces: {os.strerror(ctypes.get_errno())}")
     # Nothing that is mounted from here on is seen outside.

@@ -60,6 +60,7 @@ QUEUES = (
     QueuePlan(JOBS, 1, VISIBILITY_SECONDS),
 )
 
+
 class RealWorkload:
     """What the workers share, told to a history in the place of a checker."""
 

@@ -162,11 +162,11 @@ async def combined(stage: Stage) -> None:
     stage.start_healed(follower)
     await stage.seconds(0.0, 1.0)
     stage.say(f"{follower} | {'+'.join(rest)}; SIGCONT {leader}")
-    stage.network.cut(between([follower], rest))
+    stage.cut(between([follower], rest))
     stage.nodes.resume(leader)
     await stage.seconds(1.0, 2.5)
     stage.say(f"{leader} | {'+'.join(rest)}")
-    stage.network.cut(between([leader], rest))
+    stage.cut(between([leader], rest))
     await stage.seconds(1.0, 2.5)
 
 
@@ -233,6 +233,9 @@ DISK_FAULTS: dict[str, Fault] = {
         combined, ("layer", "filter"), "leader paused, follower loses power, partition"
     ),
     "bit_flip": Fault(
-        bit_flip, (), "a bit flips in an old file of a stopped node (once, in the end)", is_last=True
+        bit_flip,
+        (),
+        "a bit flips in an old file of a stopped node (once, in the end)",
+        is_last=True,
     ),
 }

@@ -81,10 +81,10 @@ class Probes:
         self.look()
         return all(len(each) >= count and each[-count] > moment for each in self.times.values())
 
-    def gap(self, begin: float, end: float) -> float:
-        """The longest time that a partition accepted nothing, of pauses that end in this time."""
+    def gap(self, begin: float, end: float, partitions: list[int]) -> float:
+        """The longest time that one of these accepted nothing, of pauses that end in this time."""
         longest = 0.0
-        for times in self.times.values():
+        for times in map(self.times.__getitem__, partitions):
             for early, late in itertools.pairwise([*times, end]):
                 if begin < late and early < end:
                     longest = max(longest, late - early)

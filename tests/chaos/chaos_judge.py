@@ -203,7 +203,9 @@ async def _differences(nodes: Nodes, damaged: dict[str, str]) -> list[str]:
         for group in status["groups"]:
             if group["quarantined"]:
                 if name not in damaged:
-                    found.append(f"{name} quarantined group {group['group']}: {group['quarantined']}")
+                    found.append(
+                        f"{name} quarantined group {group['group']}: {group['quarantined']}"
+                    )
                 continue
             question = {"do": "digest", "group": group["group"]}
             digests[group["group"]][name] = await nodes.ask_node(name, question)

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,9 +84,9 @@ def arguments_of(words: list[str]) -> argparse.Namespace:
         if found.faults and ALL[name].nodes_least > found.nodes:
             parser.error(f"{name} needs --nodes {ALL[name].nodes_least}")
     found.names = [name for name in names if ALL[name].nodes_least <= found.nodes]
-    if found.keep is not None and found.keep.exists() and any(found.keep.iterdir()):
-        if found.inside is None:
-            parser.error(f"{found.keep} is not empty")
+    keep = found.keep if found.inside is None else None
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        parser.error(f"{keep} is not empty")
     return found
 
 
@@ -117,7 +116,12 @@ def watch(wanted: argparse.Namespace, words: list[str]) -> int:
     capabilities.enter(processes=True)
     command = [sys.executable, __file__, *words, "--inside", str(place)]
     # A session of its own: Ctrl-C reaches the run through this process alone, once.
-    inside = subprocess.Popen(command, start_new_session=True, preexec_fn=_end_with_parent)
+    # No threads exist yet, so running code in the child is safe.
+    inside = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: inside.send_signal(signal.SIGTERM))
     status = inside.wait()
@@ -134,9 +138,7 @@ def _end_with_parent() -> None:
 # --- Inside ------------------------------------------------------------------------------------
 
 
-def usable(
-    names: list[str], place: Path
-) -> tuple[dict[str, Fault], dict[str, str], Path | None]:
+def usable(names: list[str], place: Path) -> tuple[dict[str, Fault], dict[str, str], Path | None]:
     """The faults that can be had, those that cannot and why, and the fault layer."""
     needs = {need for name in names for need in ALL[name].needs}
     missing: dict[str, str] = {}
@@ -154,15 +156,14 @@ def usable(
                 check()
             except MissingError as error:
                 missing[need] = str(error)
-    reasons = {
-        name: missing[need] for name in names for need in ALL[name].needs if need in missing
-    }
+    reasons = {name: missing[need] for name in names for need in ALL[name].needs if need in missing}
     faults = {name: ALL[name] for name in names if name not in reasons}
     return faults, reasons, layer
 
 
 def run_inside(wanted: argparse.Namespace) -> int:
     place = Path(wanted.inside)
+    capabilities.enter_mounts()
     subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
     faults, missing, layer = usable(wanted.names, place)
     if not faults:

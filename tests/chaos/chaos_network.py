@@ -13,6 +13,7 @@ Rules
 import os
 import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 
 OBSERVER = "10.77.0.254"
 CLIENTS = "clients"
@@ -35,7 +36,7 @@ class Network:
         self._prefix = f"chaos-{os.getpid()}-"
 
     def build(self) -> None:
-        os.makedirs("/run/netns", exist_ok=True)
+        Path("/run/netns").mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "none", "/run/netns"], check=True)
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "chaos", "type", "bridge")
@@ -65,9 +66,7 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self._prefix}{name}", "--"]
 
     def _filter(self, name: str, rules: str) -> None:
-        subprocess.run(
-            [*self.inside(name), "nft", "-f", "-"], input=rules.encode(), check=True
-        )
+        subprocess.run([*self.inside(name), "nft", "-f", "-"], input=rules.encode(), check=True)
 
     def cut(self, cuts: Iterable[Cut]) -> None:
         """Let exactly these packets vanish, and no others."""
@@ -111,3 +110,13 @@ def between(some: Iterable[str], others: Iterable[str]) -> list[Cut]:
     """Cut every one of the first from every one of the others."""
     others = list(others)
     return both((a, b) for a in some for b in others if a != b)
+
+
+def is_served(voters: list[str], cuts: Iterable[Cut]) -> bool:
+    """Whether a group of these voters has one whom its clients reach, and who reaches a majority."""
+    gone = set(both(cuts))
+    return any(
+        (CLIENTS, name) not in gone
+        and 2 * sum((name, other) not in gone for other in voters) > len(voters)
+        for name in voters
+    )

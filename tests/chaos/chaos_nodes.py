@@ -167,9 +167,7 @@ class Nodes(Processes):
     async def statuses(self) -> dict[str, dict[str, Any]]:
         """What each node that answers says of itself."""
         running = [name for name in self.names if self.is_running(name)]
-        found = await asyncio.gather(
-            *(self.ask_node(name, {"do": "status"}) for name in running)
-        )
+        found = await asyncio.gather(*(self.ask_node(name, {"do": "status"}) for name in running))
         return {name: each for name, each in zip(running, found, strict=True) if each is not None}
 
     async def leaders(self) -> dict[int, str]:

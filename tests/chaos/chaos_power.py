@@ -87,7 +87,9 @@ class _Image:
         synced = {each.inode: each.offset for each in changes if each.kind == "S"}
         directories = {each.inode: each.offset for each in changes if each.kind == "D"}
         data = [
-            each for each in changes if each.kind in "WZ" and each.sequence > synced.get(each.inode, 0)
+            each
+            for each in changes
+            if each.kind in "WZ" and each.sequence > synced.get(each.inode, 0)
         ]
         paths = {
             path.stat().st_ino: path

@@ -57,10 +57,7 @@ def as_object(
 def as_text(report: dict[str, Any]) -> str:
     """The report as people read it."""
     rows = [
-        [
-            str(row[key])
-            for key in ("fault", "runs", "acked", "lost", "duplicated")
-        ]
+        [str(row[key]) for key in ("fault", "runs", "acked", "lost", "duplicated")]
         + [
             "-" if row[key] is None else f"{row[key]:.0f}"
             for key in ("median_unavailable_ms", "longest_unavailable_ms")

@@ -96,7 +96,8 @@ class Run:
         self._damaged: dict[str, str] = {}
         self._probes = Probes(work / "probes.jsonl", [])
         self._probe_keys: dict[int, str] = {}
-        self._probe_groups: list[int] = []
+        self._probe_groups: dict[int, int] = {}
+        self._voters: dict[int, list[str]] = {}
 
     async def run(self) -> Outcome:
         """Raises: RaftqError, OSError when the cluster cannot even be started."""
@@ -131,8 +132,11 @@ class Run:
         await client.create_queue(PROBES, partitions=count, **options)
         for each in (await client.describe_queue(PROBES)).partitions:
             if each.group not in self._probe_groups:
-                self._probe_groups.append(each.group)
+                self._probe_groups[each.group] = each.partition
                 self._probe_keys[each.partition] = key_of(each.partition, count)
+        for status in (await self._nodes.statuses()).values():
+            for group in status["groups"]:
+                self._voters[group["group"]] = [replica["node"] for replica in group["replicas"]]
         self._probes.close()
         self._probes = Probes(self._work / "probes.jsonl", list(self._probe_keys))
 
@@ -166,7 +170,7 @@ class Run:
     async def _all_episodes(self) -> None:
         begun = time.monotonic()
         async with asyncio.timeout(20):
-            while not self._probes.all_since(begun, 20):
+            while not self._probes.all_since(begun, 20):  # noqa: ASYNC110 - other processes.
                 await asyncio.sleep(0.05)
         begun = time.monotonic()
         choose = random.Random(f"{self._seed} order")
@@ -191,6 +195,7 @@ class Run:
             probes=self._probes,
             choose=choose,
             groups=self._probe_groups,
+            voters=self._voters,
             work=self._work,
             damaged=self._damaged,
         )
@@ -201,9 +206,8 @@ class Run:
             raise ViolationError(f"{name}: {type(error).__name__}: {error}") from error
         finally:
             ended = time.monotonic()
-            self._probes.look()
             begun = stage.injected_at or ended
-            gap = self._probes.gap(begun, ended)
+            gap = stage.gap(ended)
             self.outcome.episodes.append(Episode(name, begun, ended, gap, stage.done))
             since = begun - self.outcome.began
             self._progress(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos_history import Probes
-from chaos_network import Network
+from chaos_network import Cut, Network, is_served
 from chaos_nodes import Nodes
 
 NANO = 1_000_000_000
@@ -28,13 +28,17 @@ class Stage:
     network: Network
     probes: Probes
     choose: random.Random
-    groups: list[int]
-    """The groups whose partitions are probed."""
+    groups: dict[int, int]
+    """The groups whose partitions are probed, each with that partition."""
+    voters: dict[int, list[str]]
+    """Which nodes hold each group."""
     work: Path
     """Where files of the harness go."""
     injected_at: float = 0.0
     healed_at: float = 0.0
     done: list[str] = field(default_factory=list)
+    excused: set[int] = field(default_factory=set)
+    """Groups that nobody could serve while the network was cut."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Nodes that are expected to stay unready, and why."""
 
@@ -52,13 +56,26 @@ class Stage:
 
     async def leader(self) -> tuple[str, int]:
         """The leader of one of the probed groups, and the group."""
-        group = self.choose.choice(self.groups)
+        group = self.choose.choice(list(self.groups))
         async with asyncio.timeout(RECOVER_SECONDS):
             while True:
                 leader = (await self.nodes.leaders()).get(group)
                 if leader is not None:
                     return leader, group
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    def cut(self, cuts: list[Cut]) -> None:
+        """Let these packets vanish; a group that has no majority anywhere may stand still."""
+        self.excused |= {
+            group for group, voters in self.voters.items() if not is_served(voters, cuts)
+        }
+        self.network.cut(cuts)
+
+    def gap(self, end: float) -> float:
+        """The longest time that a partition accepted nothing, though its group could be served."""
+        self.probes.look()
+        partitions = [self.groups[group] for group in self.groups if group not in self.excused]
+        return self.probes.gap(self.injected_at or end, end, partitions)
 
     def others(self, *names: str) -> list[str]:
         """All nodes but these, in an order of chance."""
@@ -97,8 +114,7 @@ class Stage:
                 raise ViolationError(f"after healing, {self.nodes.last_words(name)}")
             if time.monotonic() > deadline:
                 raise ViolationError(
-                    f"{RECOVER_SECONDS:g} s after healing {name} is not ready: "
-                    f"{'; '.join(reasons)}"
+                    f"{RECOVER_SECONDS:g} s after healing {name} is not ready: {'; '.join(reasons)}"
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 
