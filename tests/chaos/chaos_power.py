@@ -62,7 +62,7 @@ def read_undo(path: Path) -> Iterator[Change]:
 def lose_power(stage: Stage, name: str) -> str:
     """Change the dead node's files to what a power loss leaves; a sentence that says how much."""
     nodes = stage.nodes
-    image = _Image(nodes.directory(name), nodes.saved_path(name), stage.choose)
+    image = Image(nodes.directory(name), nodes.saved_path(name), stage.choose)
     said = image.make(list(read_undo(nodes.undo_path(name))))
     nodes.undo_path(name).unlink()
     shutil.rmtree(nodes.saved_path(name))
@@ -76,7 +76,9 @@ def _sectors(change: Change) -> range:
     return range(change.offset // SECTOR_BYTES, -(-change.end // SECTOR_BYTES))
 
 
-class _Image:
+class Image:
+    """The files of one node, and how much of what was not synced is lost."""
+
     def __init__(self, directory: Path, saved: Path, choose: random.Random) -> None:
         self._directory = directory
         self._saved = saved

@@ -122,6 +122,9 @@ class Run:
             nodes.kill_all()
         return self.outcome
 
+    def _say(self, text: str) -> None:
+        self._progress(f"{time.monotonic() - self.outcome.began:6.1f} s  {text}")
+
     # --- Before --------------------------------------------------------------------------------
 
     async def _set_up(self, client: AsyncClient) -> None:
@@ -209,10 +212,9 @@ class Run:
             begun = stage.injected_at or ended
             gap = stage.gap(ended)
             self.outcome.episodes.append(Episode(name, begun, ended, gap, stage.done))
-            since = begun - self.outcome.began
-            self._progress(
-                f"{since:6.1f} s  {name:<14} gap {gap * 1e3:5.0f} ms, well after "
-                f"{ended - begun:4.1f} s  ({'; '.join(stage.done)})"
+            self._say(
+                f"{name:<14} gap {gap * 1e3:5.0f} ms, well after {ended - begun:4.1f} s  "
+                f"({'; '.join(stage.done)})"
             )
         for role, process in self._clients.items():
             if process.poll() is not None:
@@ -223,15 +225,16 @@ class Run:
 
     async def _end(self, client: AsyncClient) -> None:
         verdict = self.outcome.verdict
-        self._progress("draining the queues")
+        self._say("draining the queues")
         try:
             await self._drain(client)
-            self._progress("reading the log, comparing replicas")
+            self._say("reading the log, comparing replicas")
             await judge_replicas(verdict, self._nodes, self._damaged)
             log = await read_log(client, PROBE_PARTITIONS_PER_GROUP * len(self._nodes.names))
         except (RaftqError, ViolationError, OSError) as error:
             verdict.add(f"after the last fault: {type(error).__name__}: {error}")
             return
+        self._say("stopping the nodes, checking their files")
         running = [name for name in self._nodes.names if self._nodes.is_running(name)]
         try:
             await self._nodes.terminate(*running)
