@@ -15,7 +15,7 @@ from chaos_stage import NANO, RECOVER_SECONDS, Stage, ViolationError
 
 from raftq.storage.segment import SEGMENT_HEADER_BYTES, is_segment
 
-STOP_SECONDS = 10.0
+START_SECONDS = STOP_SECONDS = 10.0
 FAILED = 1
 """Exit status of a node that stopped because its disk failed."""
 
@@ -191,7 +191,11 @@ async def bit_flip(stage: Stage) -> None:
     stage.say(f"bit {bit:#04x} flipped at {position} of {size} in {name}")
     stage.damaged[victim] = str(name)
     stage.nodes.start_node(victim)
-    await stage.seconds(3.0, 4.0)
+    deadline = time.monotonic() + START_SECONDS
+    while (await stage.nodes.ask_node(victim, {"do": "status"})) is None:
+        if time.monotonic() > deadline or not stage.nodes.is_running(victim):
+            break
+    await stage.seconds(1.0, 2.0)
     reasons = await stage.nodes.not_ready(victim)
     if stage.nodes.is_running(victim):
         stage.say(f"{victim} says: {'; '.join(reasons) or 'ready'}")

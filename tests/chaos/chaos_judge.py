@@ -207,12 +207,23 @@ async def _differences(nodes: Nodes, damaged: dict[str, str]) -> list[str]:
                         f"{name} quarantined group {group['group']}: {group['quarantined']}"
                     )
                 continue
+            if name in damaged and await nodes.not_ready(name):
+                continue  # It says itself that it is not to be relied on.
             question = {"do": "digest", "group": group["group"]}
             digests[group["group"]][name] = await nodes.ask_node(name, question)
     for group, each in sorted(digests.items()):
         values = list(each.values())
         if None in values or any(value != values[0] for value in values):
-            found.append(f"the replicas of group {group} differ: {each}")
+            stands = ", ".join(
+                f"{name} at {value['applied_index']} with {value['digest'].hex()}"
+                + (f" (damaged on purpose: {damaged[name]})" if name in damaged else "")
+                if value is not None
+                else f"{name} does not say"
+                for name, value in each.items()
+            )
+            found.append(
+                f"the replicas of group {group} differ, and say that all is well: {stands}"
+            )
     return found
 
 
