@@ -13,5 +13,8 @@ class Faults:
     completion_for_other_file: bool = False
     """A roll does not wait; a completion of the new segment is taken for the old one too."""
 
+    patch_not_joined_behind: bool = False
+    """What a peer gave for a hole is taken although the log does not go on from it."""
+
 
 NO_FAULTS = Faults()

@@ -22,7 +22,10 @@ from raftq.raft.membership import Membership
 from raftq.raft.ready import HardState, SnapshotMeta, Write
 from raftq.storage import recovery
 from raftq.storage.faults import NO_FAULTS, Faults
+from raftq.storage.index import BatchPlace, Hole
 from raftq.storage.log_writer import DEFAULT_SIZES, LogWriter, Sizes
+from raftq.storage.patch import Patch
+from raftq.storage.patches import Patches
 from raftq.storage.reading import LogFiles, StoredBatch, batches_in
 from raftq.storage.recovery import Recovered
 from raftq.storage.segment import is_segment
@@ -33,6 +36,10 @@ __all__ = ["Condition", "GroupLog", "Sizes", "StoredBatch"]
 
 
 def _ignore_persisted(_: WriteSeq) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_damage() -> None:
     """Nobody listens yet."""
 
 
@@ -55,15 +62,22 @@ class GroupLog:
     ) -> None:
         self.state: HardState = recovered.state
         """As recovered; what the core starts from."""
-        self.condition: Condition = recovered.condition
+        self.is_amnesiac: bool = recovered.condition is Condition.AMNESIAC
+        self.contradictions: tuple[str, ...] = recovered.contradictions
+        """What is wrong and no peer can mend."""
         self.damage: tuple[str, ...] = recovered.damage
+        """Everything that was found wrong, repaired or not."""
         self.tail_cut: bool = recovered.tail_cut
         self.on_persisted: Callable[[WriteSeq], None] = _ignore_persisted
         self.on_failure: Callable[[OSError], None] = _raise_failure
+        self.on_damage: Callable[[], None] = _ignore_damage
+        """Called when something that was held turns out not to verify."""
         self._contents = recovered.contents
         self._snapshots = recovered.snapshots
         self._files = LogFiles(disk, directory, recovered.contents)
         self._files.current(recovered.appender)
+        self._directory = directory
+        self._disk = disk
         self._writer = LogWriter(
             disk,
             clock,
@@ -75,6 +89,16 @@ class GroupLog:
             persisted=lambda seq: self.on_persisted(seq),  # noqa: PLW0108 - it is set later.
             failed=lambda error: self.on_failure(error),  # noqa: PLW0108 - as above.
         )
+        self._patches = Patches(
+            disk,
+            directory,
+            incarnation=recovered.appender.incarnation,
+            contents=recovered.contents,
+            files=self._files,
+            end=self._writer,
+            faults=faults,
+        )
+        self.damage += tuple(self._patches.load())
 
     @classmethod
     def create(
@@ -189,8 +213,80 @@ class GroupLog:
         try:
             self._writer.close()
         finally:
+            self._patches.closed = True
             self._files.close()
             self._snapshots.close()
+
+    # --- Damage -------------------------------------------------------------------------------
+
+    @property
+    def condition(self) -> Condition:
+        """What the replica may be trusted with; a log whose holes are repaired is sound again."""
+        if self.is_amnesiac:
+            return Condition.AMNESIAC
+        if self.holes or self.contradictions or self.needs_snapshot:
+            return Condition.DAMAGED
+        return Condition.OK
+
+    @property
+    def holes(self) -> list[Hole]:
+        """Ranges of entries that are lost here, ascending."""
+        return self._contents.entries.holes
+
+    @property
+    def patches(self) -> Patches:
+        return self._patches
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """The log begins behind a snapshot that is lost: the machine cannot be made from it."""
+        newest, base = self._snapshots.newest, self._contents.base
+        return base.index > 0 and (newest is None or newest.index < base.index)
+
+    def suspect(self, start: Index, stop: Index, reason: str) -> bool:
+        """Something in [start, stop) did not verify: what is not sound is a hole from now on."""
+        found = self._files.unsound_around(start, stop)
+        if found is None:
+            return False
+        self._contents.lose(*found)
+        self._note_damage(f"entries {found[0]} to {found[1]}: {reason}")
+        return True
+
+    def _note_damage(self, reason: str) -> None:
+        if reason not in self.damage:
+            self.damage = (*self.damage, reason)
+        self.on_damage()
+
+    def suffix(self, first: Index, last: Index, max_bytes: int) -> Patch | None:
+        """The last entries of [first, last], about `max_bytes` of them, at least one, for a peer.
+
+        None where `last` is not held. `previous_chain` is empty where that is lost here; then only
+        who knows it can prove the first of them.
+        """
+        start, size = Index(last + 1), 0
+        while start > max(first, self.first_index):
+            length = self._length(Index(start - 1))
+            if not length or (size and size + length > max_bytes):
+                break
+            size += length
+            start = Index(start - 1)
+        if start > last or last > self.last_index:
+            return None
+        try:
+            found = self.entries(start, Index(last + 1), size)
+        except Corrupted:
+            # What is bad is a hole now, so this comes to an end.
+            return self.suffix(first, last, max_bytes)
+        if found[-1].index != last:
+            return None
+        return Patch(self.chain(Index(start - 1)) or b"", tuple(found))
+
+    def _length(self, index: Index) -> int:
+        pending = self._writer.pending.get(index)
+        if pending is not None:
+            return pending.size
+        place = self._contents.entries.place(index)
+        return 0 if place is None else place.length
 
     # --- Reading (the core's LogReader) -------------------------------------------------------
 
@@ -224,7 +320,11 @@ class GroupLog:
             return pending.chain
         if index == self.snapshot.index:
             return self.snapshot.chain
-        return self._files.chain(index)
+        try:
+            return self._files.chain(index)
+        except Corrupted as error:
+            self.suspect(index, Index(index + 1), str(error))
+            return None
 
     def log_time(self, index: Index) -> Micros | None:
         pending = self._writer.pending.get(index)
@@ -232,7 +332,21 @@ class GroupLog:
             return pending.log_time
         if index == self.snapshot.index:
             return self.snapshot.log_time
+        if index == self.last_index:
+            return self._last_known_log_time(index)
         return self._files.log_time(index)
+
+    def _last_known_log_time(self, index: Index) -> Micros | None:
+        """Of the log's end, which always has one: where the entry is lost, of one before it."""
+        while index > self.first_index:
+            try:
+                found = self._files.log_time(index)
+            except Corrupted:
+                found = None
+            if found is not None:
+                return found
+            index = Index(index - 1)
+        return self._files.log_time(index) or self._contents.base.log_time
 
     def entries(self, start: Index, stop: Index, max_bytes: int) -> list[Entry]:
         """Entries [start, stop), cut at `max_bytes` but at least one, each proved by its chain.
@@ -247,7 +361,7 @@ class GroupLog:
             try:
                 found = self._files.entries(start, min(stop, Index(written + 1)), max_bytes)
             except Corrupted as error:
-                self._found_damage(str(error))
+                self.suspect(start, min(stop, Index(written + 1)), str(error))
                 raise
         size = sum([entry.size for entry in found])
         for index in range(start + len(found), min(stop, self.last_index + 1)):
@@ -258,10 +372,6 @@ class GroupLog:
             found.append(entry)
         return found
 
-    def _found_damage(self, reason: str) -> None:
-        if reason not in self.damage:
-            self.damage = (*self.damage, reason)
-
     # --- Reading stored batches ---------------------------------------------------------------
 
     def batches(
@@ -269,26 +379,42 @@ class GroupLog:
     ) -> list[StoredBatch]:
         """Stored batches that overlap [start, stop), in order, cut at `max_bytes`, at least one.
 
-        Raises: Corrupted; what fails its checksum is never given out.
+        Raises: Corrupted; what fails its checksum is never given out, and nothing is left out.
         """
         if start >= stop:
             return []
-        places = self._contents.batches.find(queue, partition, start, stop, max_bytes)
+        contents = self._contents
+        places = contents.batches.find(queue, partition, start, stop, max_bytes)
+        has_holes = bool(contents.entries.holes)
+        if has_holes:
+            is_gap = not places or places[0].base_offset > start
+            if is_gap and contents.is_lost(queue, partition, start):
+                raise Corrupted(f"offset {start} may lie in entries that are lost here")
+            places = _up_to_gap(places)
         try:
             found = self._files.batches(places)
         except Corrupted as error:
-            self._found_damage(str(error))
+            self._suspect_batches(places, str(error))
             raise
         if self._writer.pending:
             size = sum([len(batch.data) for batch in found])
             behind = found[-1].base_offset + found[-1].count if found else start
             waiting = list(self._writer.pending.values())
             for batch in batches_in(waiting, queue, partition, Offset(behind), stop):
-                if found and size + len(batch.data) > max_bytes:
+                if (found and size + len(batch.data) > max_bytes) or (
+                    has_holes and batch.base_offset > behind
+                ):
                     break
                 size += len(batch.data)
+                behind = batch.base_offset + batch.count
                 found.append(batch)
         return found
+
+    def _suspect_batches(self, places: list[BatchPlace], reason: str) -> None:
+        for batch in places:
+            index = self._contents.entries.index_at(batch.place.segment, batch.place.position)
+            if index is not None and self._contents.entries.place(index) is not None:
+                self.suspect(index, Index(index + 1), reason)
 
     def offsets(self, queue: QueueId, partition: Partition) -> tuple[Offset, Offset] | None:
         """First offset whose batch is held, and the one behind the last that was written."""
@@ -314,3 +440,12 @@ class GroupLog:
         Raises: LookupError when that snapshot is not held any more; Corrupted, OSError.
         """
         return self._snapshots.read_bytes(index, position, length)
+
+
+def _up_to_gap(places: list[BatchPlace]) -> list[BatchPlace]:
+    """The first batches, as far as none is missing between them: it may be lost."""
+    for position in range(1, len(places)):
+        before = places[position - 1]
+        if places[position].base_offset > before.base_offset + before.count:
+            return places[:position]
+    return places

@@ -339,6 +339,8 @@ class LogWriter:
     def _save_index(self) -> None:
         """The index of the segment that has just come to its end; without it, it would be read."""
         appender, contents = self._appender, self._contents
+        if 0 in contents.entries.run_of(appender.sequence).lengths:
+            return  # Damage is found by reading; an index would hide where the holes are.
         data = index_file.encode(
             sequence=appender.sequence,
             incarnation=appender.incarnation,
@@ -394,6 +396,17 @@ class LogWriter:
         if synced_through >= self._promised_number and commit_index >= self._commit[0]:
             return None
         return Micros(self._last_sync + IDLE_MARK_MICROS)
+
+    @property
+    def last_index(self) -> Index:
+        return self.state.last_index
+
+    @property
+    def last_chain(self) -> bytes:
+        return self.state.last_chain
+
+    def pending_entry(self, index: Index) -> Entry | None:
+        return self.pending.get(index)
 
     @property
     def unsynced_bytes(self) -> int:

@@ -24,7 +24,7 @@ from raftq.raft.entry import (
     verify,
 )
 from raftq.storage.append import Appender
-from raftq.storage.index import BatchPlace, Place
+from raftq.storage.index import PATCH, BatchPlace, Place
 from raftq.storage.replay import Contents
 from raftq.storage.segment import segment_name
 
@@ -86,6 +86,8 @@ class LogFiles:
         self._contents = contents
         self._open: OrderedDict[int, File] = OrderedDict()
         self._current = 0
+        self.patch_names: dict[int, str] = {}
+        """Names of the patch files that are in use, by their number in places."""
 
     def current(self, appender: Appender) -> None:
         """The file that is being written; it stays open until another is."""
@@ -97,7 +99,8 @@ class LogFiles:
     def file(self, segment: int) -> File:
         file = self._open.get(segment)
         if file is None:
-            file = self._disk.open(f"{self._directory}/{segment_name(segment)}")
+            name = segment_name(segment) if segment < PATCH else self.patch_names[segment]
+            file = self._disk.open(f"{self._directory}/{name}")
             self._open[segment] = file
             self._close_some()
         else:
@@ -106,8 +109,13 @@ class LogFiles:
 
     def _close_some(self) -> None:
         while len(self._open) > OPEN_FILES:
-            oldest = next(segment for segment in self._open if segment != self._current)
-            self._open.pop(oldest).close()
+            self.let_go(next(segment for segment in self._open if segment != self._current))
+
+    def let_go(self, segment: int) -> None:
+        """The file is not held open any more."""
+        file = self._open.pop(segment, None)
+        if file is not None:
+            file.close()
 
     def close(self) -> None:
         for file in self._open.values():
@@ -135,12 +143,22 @@ class LogFiles:
             raise Corrupted(f"segment {place.segment} holds no entry {index} at {start}")
         return fields
 
-    def chain(self, index: Index) -> bytes | None:
+    def _stated_chain(self, index: Index) -> bytes | None:
+        """Chain value at an index as its entry states it, not proved."""
         base = self._contents.base
         if index == base.index:
             return base.chain
         fields = self._header(index)
         return None if fields is None else bytes(fields[10])
+
+    def chain(self, index: Index) -> bytes | None:
+        """Chain value at an index, from an entry that verifies; None if not held or lost.
+
+        Raises: Corrupted. What peers are told or compared with must be true.
+        """
+        if not self.is_sound(index):
+            raise Corrupted(f"entry {index} breaks the chain")
+        return self._stated_chain(index)
 
     def log_time(self, index: Index) -> Micros | None:
         base = self._contents.base
@@ -168,7 +186,7 @@ class LogFiles:
             places.append(place)
         if not places:
             return []
-        previous = self.chain(Index(start - 1))
+        previous = self._stated_chain(Index(start - 1))
         found: list[Entry] = []
         at = 0
         for segment, first, behind in _spans(places):
@@ -187,6 +205,52 @@ class LogFiles:
                 previous = entry.chain
                 at += 1
         return found
+
+    def entry(self, index: Index) -> Entry | None:
+        """One entry as it lies, not proved; None if not held or lost.
+
+        Raises: Corrupted.
+        """
+        place = self._contents.entries.place(index)
+        if place is None:
+            return None
+        start = place.position
+        entry = parse(self._read(place.segment, start, start + place.length))
+        if entry.index != index:
+            raise Corrupted(f"segment {place.segment} holds no entry {index} at {start}")
+        return entry
+
+    def is_sound(self, index: Index) -> bool:
+        """Whether an entry follows from what the one before it states, as far as that is known."""
+        try:
+            entry = self.entry(index)
+            previous = self._stated_chain(Index(index - 1))
+        except Corrupted:
+            return False
+        return entry is None or previous is None or verify(entry, previous)
+
+    def unsound_around(self, start: Index, stop: Index) -> tuple[Index, Index] | None:
+        """The first run of entries at or right before [start, stop) that are not sound.
+
+        A chain value that rots accuses the entry behind it too: both count.
+        """
+        entries = self._contents.entries
+        first = next(
+            (
+                Index(index)
+                for index in range(max(entries.first_index, start - 1), stop)
+                if not self.is_sound(Index(index))
+            ),
+            None,
+        )
+        if first is None:
+            return None
+        last = first
+        while first > entries.first_index and not self.is_sound(Index(first - 1)):
+            first = Index(first - 1)
+        while last < entries.last_index and not self.is_sound(Index(last + 1)):
+            last = Index(last + 1)
+        return first, last
 
     # --- Batches ------------------------------------------------------------------------------
 
@@ -225,7 +289,8 @@ class LogFiles:
         if index == known[0]:
             return known
         entry = self._contents.entries.place(index)
-        assert entry is not None, "a batch lies in an entry"
+        if entry is None:
+            raise Corrupted(f"entry {index} was lost to damage")
         header = span.slice(entry._replace(length=ENTRY_HEADER_BYTES))
         if header is not None:
             return index, Micros(HEADER.unpack(header)[7])

@@ -14,13 +14,17 @@ unit has been rewritten. Damage removes nothing.
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from raftq.env import Disk, File
+from raftq.errors import Corrupted
 from raftq.ids import NOBODY, Index, WriteSeq
 from raftq.raft.entry import ENTRY_HEADER_BYTES, GENESIS, HEADER
 from raftq.raft.membership import Membership
+from raftq.raft.membership import decode as decode_membership
+from raftq.raft.membership import encode as encode_membership
 from raftq.raft.ready import HardState, SnapshotMeta
-from raftq.storage import index_file
+from raftq.storage import index_file, small_file
 from raftq.storage.append import NOTHING, Appender, State, state_of
 from raftq.storage.faults import NO_FAULTS, Faults
 from raftq.storage.index import Place
@@ -31,6 +35,7 @@ from raftq.storage.segment import (
     Readable,
     index_name,
     is_blank,
+    is_index,
     is_segment,
     is_spare,
     segment_name,
@@ -41,6 +46,10 @@ from raftq.storage.snapshots import SnapshotStore
 from raftq.storage.unit import HEADER as UNIT_HEADER
 from raftq.storage.unit import UnitHeader, encode_reset
 from raftq.storage.walk import Condition, Stretch, Walk, lay_out
+
+
+MEMBERS: Final = "members"
+"""The first membership, as a small file."""
 
 
 @dataclass(slots=True)
@@ -54,6 +63,8 @@ class Recovered:
     commit: tuple[Index, bytes]
     condition: Condition
     damage: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    """What is wrong and no peer can mend: units that verify and do not agree."""
     tail_cut: bool
     voided: Voided
     """By the units in the segment that is being written."""
@@ -78,12 +89,14 @@ def create(
         raise FileExistsError(f"{directory} holds a log already")
     appender = Appender(incarnation=incarnation, boot=boot)
     meta = NO_BASE._replace(membership=membership)
+    # The only copy would otherwise lie in the first unit, where no peer could replace it.
+    small_file.save(disk, f"{directory}/{MEMBERS}", encode_membership(membership))
 
     def write() -> None:
         _append_reset(appender, meta, NOTHING, synced_through=0)
 
     _new_segment(disk, directory, appender, segment_bytes, write, NO_FAULTS)
-    _drop_temporaries(disk, directory, names)
+    _drop_temporaries(disk, directory, disk.names(directory))
     contents = Contents()
     contents.reset(meta)
     state = appender.state
@@ -95,6 +108,7 @@ def create(
         commit=(Index(0), GENESIS),
         condition=Condition.OK,
         damage=(),
+        contradictions=(),
         tail_cut=False,
         voided=Voided(reset=meta),
     )
@@ -138,6 +152,8 @@ class Recovery:
             replay = self._replay
             walk = Walk(layout, replay, boot=self._boot, indexes=self)
             walk.run()
+            self._look_for_newer(walk)
+            self._restore_base()
             self._snapshots.scan()
             self._rename_used_spares(walk)
             appender = self._go_on(walk)
@@ -162,9 +178,34 @@ class Recovery:
             commit=commit,
             condition=condition,
             damage=(*damage, *self._snapshots.problems),
+            contradictions=(*replay.problems, *self._unknown_membership()),
             tail_cut=walk.tail_cut,
             voided=replay.voided,
         )
+
+    def _look_for_newer(self, walk: Walk) -> None:
+        """An index is made when its segment is continued by another, which must be here."""
+        sealed = [sequence_of(name) or 0 for name in self._all_names if is_index(name)]
+        if sealed and max(sealed) >= max(self._names, default=0):
+            walk.amnesia.append(f"the segment that continued segment {max(sealed)} is missing")
+
+    def _restore_base(self) -> None:
+        """If the first unit is lost, the first membership is still known."""
+        contents = self._replay.contents
+        if contents.base.index or contents.base.membership.members():
+            return
+        try:
+            stored = small_file.load(self._disk, f"{self._directory}/{MEMBERS}")
+        except (Corrupted, OSError) as error:
+            self._missing.append(str(error))
+            return
+        if stored is not None:
+            membership = decode_membership(memoryview(stored))
+            contents.base = contents.base._replace(membership=membership)
+
+    def _unknown_membership(self) -> tuple[str, ...]:
+        known = self._replay.contents.base.membership.members() or self._snapshots.newest
+        return () if known else ("the first membership is lost, and no snapshot has one",)
 
     def _open_files(self, names: list[str]) -> None:
         """Segments, and spares: one that was in use may have lost its renaming."""

@@ -7,7 +7,7 @@ compares what a unit's header says of the log's end with what its records make o
 from dataclasses import dataclass, field
 
 from raftq.errors import Corrupted
-from raftq.ids import Index, Micros, Term
+from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term
 from raftq.raft.entry import ENTRY_HEADER_BYTES, GENESIS, HEADER
 from raftq.raft.membership import Membership
 from raftq.raft.ready import SnapshotMeta
@@ -42,12 +42,33 @@ class Contents:
         self.batches.clear()
 
     def truncate(self, start: Index) -> None:
-        for index in range(start, self.entries.last_index + 1):
-            place = self.entries.place(Index(index))
-            if place is not None:
-                self.batches.truncate(place.segment, place.position)
-                break
+        if start <= self.entries.last_index:
+            self.batches.truncate(*self.entries.order(start))
         self.entries.truncate(start)
+        self._forget_patched()
+
+    def lose(self, first: Index, last: Index) -> None:
+        """Entries [first, last] do not verify any more."""
+        self.entries.lose(first, last)
+        self._forget_patched()
+
+    def _forget_patched(self) -> None:
+        index_at = self.entries.index_at
+        self.batches.forget_patched(lambda place: index_at(place.segment, place.position) is None)
+
+    def is_lost(self, queue: QueueId, partition: Partition, offset: Offset) -> bool:
+        """Whether a batch that is not held from `offset` on may lie in a hole."""
+        holes = self.entries.holes
+        if not holes:
+            return False
+        before, behind = self.batches.around(queue, partition, offset)
+        index_at = self.entries.index_at
+        low = index_at(before.segment, before.position) if before is not None else None
+        high = index_at(behind.segment, behind.position) if behind is not None else None
+        return any(
+            (low is None or hole.last > low) and (high is None or hole.first < high)
+            for hole in holes
+        )
 
     def add_sealed(self, segment: int, sealed: SealedIndex) -> bool:
         """A whole segment from its index; False when that does not fit behind what is there."""

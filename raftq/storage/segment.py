@@ -55,6 +55,7 @@ BLOCK_BYTES: Final = 4 * KIB
 """When the disk refuses to give a portion, it is asked for pieces of this size."""
 
 _SUFFIX: Final = ".log"
+_INDEX: Final = ".index"
 _SEGMENT: Final = "segment-"
 _SPARE: Final = "spare-"
 
@@ -83,7 +84,7 @@ def spare_name(sequence: int) -> str:
 
 
 def index_name(sequence: int) -> str:
-    return f"{_SEGMENT}{sequence:08d}.index"
+    return f"{_SEGMENT}{sequence:08d}{_INDEX}"
 
 
 def sequence_of(name: str) -> int | None:
@@ -97,6 +98,10 @@ def sequence_of(name: str) -> int | None:
 
 def is_segment(name: str) -> bool:
     return name.startswith(_SEGMENT) and name.endswith(_SUFFIX) and sequence_of(name) is not None
+
+
+def is_index(name: str) -> bool:
+    return name.startswith(_SEGMENT) and name.endswith(_INDEX) and sequence_of(name) is not None
 
 
 def is_spare(name: str) -> bool:

@@ -82,7 +82,8 @@ def lay_out(files: Mapping[int, Readable], incarnation: int | None) -> Layout:
     while sequence:
         if sequence not in files:
             problems.append(f"segment {sequence} is missing")
-            break
+            sequence, stop = max((s for s in files if s < sequence), default=0), None
+            continue
         header = headers.get(sequence)
         stretches.append(Stretch(sequence, files[sequence], header, stop))
         if header is None:

@@ -132,8 +132,9 @@ def test_a_damaged_synced_unit_is_never_cut_and_never_served(damage):
         world.boot += 1
         log = world.open()
         # A unit whose marks went with it cannot be told from one that was never synced.
-        assert (log.condition is not Condition.OK) == is_known, f"unit {unit.number}"
-        assert bool(log.damage) == is_known
+        assert bool(log.damage) == is_known, f"unit {unit.number}"
+        # The first unit holds no entry, and what it says is also known from elsewhere.
+        assert (log.condition is not Condition.OK) == is_known or unit.last_index == 0
         if is_known:
             assert_only_truth_is_served(world)
             world.kill()
@@ -205,7 +206,8 @@ def test_a_damaged_segment_header_is_damage_and_its_units_are_still_read():
         world = make()
         world.disk.flip_bit(path, 30)
         log = world.open()
-        assert log.condition is Condition.DAMAGED
+        assert log.condition is Condition.OK, "nothing is lost"
+        assert log.damage
         assert log.last_index == world.writer.last_index
         found = log.entries(1, log.last_index + 1, 1 << 30)
         assert [entry.chain for entry in found] == [e.chain for e in world.writer.entries]
