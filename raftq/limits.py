@@ -80,6 +80,23 @@ SNAPSHOT_EVERY_BYTES = 256 * MIB
 
 SNAPSHOT_CHUNK_BYTES = 256 * KIB
 SNAPSHOT_MAX_BYTES = 1024 * MIB
+
+REPAIR_ANSWER_BYTES = 256 * KIB
+"""What one replica gives another at once of entries that the other lost."""
+
+PATCH_BYTES = 4 * MIB
+"""A repaired range goes to the disk in pieces of about this size: bounded memory, few files."""
+
+REPAIR_TIMEOUT_MICROS = 1_000_000
+REPAIR_PAUSE_MICROS_MIN = 250_000
+REPAIR_PAUSE_MICROS_MAX = 30_000_000
+"""While nobody can give what is lost here, the others are asked again this often."""
+
+SCRUB_EVERY_MICROS = 24 * 3_600 * SECOND
+SCRUB_BYTES_PER_SECOND = 16 * MIB
+SCRUB_SLICE_BYTES = 256 * KIB
+"""Sealed files are read once a day, slowly, so that rot is found while another copy is whole."""
+
 CHECKPOINT_ENTRIES = 10_000
 """Machine digests are taken at multiples of this index, so that replicas can be compared."""
 

@@ -22,10 +22,13 @@ _GROUP_GAUGES = {
     "raftq_group_last_index": "Highest index in the log.",
     "raftq_group_is_leader": "1 where this replica leads its group.",
     "raftq_group_has_leader": "1 where this replica knows a leader of its group.",
+    "raftq_group_lost_entries": "Entries that damage took and no repair has brought back yet.",
     "raftq_group_is_quarantined": "1 where the replica takes no part because it is damaged.",
 }
 _GROUP_COUNTERS = {
     "raftq_group_syncs": "Completed syncs of the log since the node started.",
+    "raftq_group_repaired_entries": "Lost entries that were fetched from other replicas.",
+    "raftq_group_scrubbed_bytes": "Bytes of sealed files that were read again and verified.",
     "raftq_group_written_bytes": "Bytes written to the log since the node started.",
     "raftq_group_log_time_alarms": "Entries made here whose log time was beside the clocks.",
 }
@@ -118,10 +121,19 @@ class NodeCollector(Collector):
                 "raftq_group_last_index": group.raft.last_index,
                 "raftq_group_is_leader": group.leading,
                 "raftq_group_has_leader": group.leader_node is not None,
+                "raftq_group_lost_entries": sum(
+                    hole.last - hole.first + 1 for hole in group.log.holes
+                ),
                 "raftq_group_is_quarantined": group.quarantined is not None,
             }
             for name, value in values.items():
                 gauges[name].add_metric(label, value)
+            counters["raftq_group_repaired_entries"].add_metric(
+                label, group.log.patches.repaired_entries
+            )
+            counters["raftq_group_scrubbed_bytes"].add_metric(
+                label, group.mending.scrubber.scrubbed_bytes
+            )
             counters["raftq_group_syncs"].add_metric(label, group.log.syncs)
             alarms = group.log_time_alarm.count
             counters["raftq_group_log_time_alarms"].add_metric(label, alarms)

@@ -33,6 +33,7 @@ class Snapshotter:
         self._loop = loop
         self._snapshot_index: Index = group.log.snapshot.index
         self._bytes_since = 0
+        self._is_wanted = False
         self._slices: Iterator[bytes] | None = None
         self._writer: SnapshotWriter | None = None
 
@@ -44,9 +45,15 @@ class Snapshotter:
             group.raft.checkpoint(entry.index, group.machine.digest())
         behind = entry.index - self._snapshot_index
         if self._slices is None and (
-            behind >= SNAPSHOT_EVERY_ENTRIES or self._bytes_since >= SNAPSHOT_EVERY_BYTES
+            self._is_wanted
+            or behind >= SNAPSHOT_EVERY_ENTRIES
+            or self._bytes_since >= SNAPSHOT_EVERY_BYTES
         ):
             self._begin(entry)
+
+    def take_soon(self) -> None:
+        """The newest snapshot is damaged: replace it with the next entry that is applied."""
+        self._is_wanted = True
 
     def _begin(self, last: Entry) -> None:
         group = self._group
@@ -55,6 +62,7 @@ class Snapshotter:
         self._slices = group.machine.snapshot()
         self._writer = group.log.begin_snapshot(meta, self._over)
         self._snapshot_index = last.index
+        self._is_wanted = False
         self._bytes_since = 0
         self._loop.call_soon(self._draw)
 

@@ -18,6 +18,7 @@ from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
 from raftq.host.checkpoints import Snapshotter
 from raftq.host.log_time_alarm import LogTimeAlarm
+from raftq.host.mending import Mending
 from raftq.host.observer import Observer
 from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect
 from raftq.host.reads import Reads
@@ -35,7 +36,8 @@ from raftq.observability.logs import logger
 from raftq.raft import Entry, Message, NotLeader, Raft, Role
 from raftq.raft.entry import COMMANDS, NOOP, commands
 from raftq.raft.faults import NONE, Faults
-from raftq.storage.group_log import Condition, GroupLog
+from raftq.storage.group_log import GroupLog
+from raftq.wire.repair_messages import RepairMessage
 
 _log = logger("raftq.host")
 
@@ -54,6 +56,7 @@ class Group:
         environment: Environment,
         loop: AbstractEventLoop,
         send: Callable[[str, GroupId, Message], None],
+        send_repair: Callable[[str, GroupId, RepairMessage], None],
         schedule: Callable[["Group"], None],
         observer: Observer,
         may_vote: bool = True,
@@ -85,30 +88,23 @@ class Group:
         self._hand_over_again_at = Micros(0)
         self.log_time_alarm = LogTimeAlarm(group)
         self.stopped = False
-        if log.condition is Condition.DAMAGED:
-            self.quarantined = f"damaged: {'; '.join(log.damage)}"
-        self._restore()
+        if log.contradictions:
+            self.quarantined = f"damaged beyond repair: {'; '.join(log.contradictions)}"
+        self.restore()
         self.snapshotter = Snapshotter(self, loop)
         self._transfers = Transfers(self)
         log.on_persisted = self._on_persisted
         log.on_failure = self._on_failure
-        entropy = environment.entropy
-        self.raft = Raft(
-            replica=replica,
-            state=log.state,
-            log=log,
-            draw=entropy.below,
-            monotonic=self._clock.monotonic(),
-            wall=self._clock.wall(),
-            may_vote=may_vote and log.condition is Condition.OK,
-            faults=faults,
+        self.mending = Mending(self, environment, send_repair, faults)
+        self.raft: Raft = self.mending.make_core(
+            log.state, may_vote=may_vote and not log.is_amnesiac
         )
         self.deadline: Micros = self._clock.monotonic()
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         """The machine begins anew from the newest snapshot, or empty where there is none."""
         meta = self.log.snapshot
-        stored = self.log.read_snapshot()
+        stored = None if self.log.needs_snapshot else self.log.read_snapshot()
         if stored is not None:
             assert stored[0].index == meta.index
             self.machine.restore(stored[1])
@@ -242,6 +238,7 @@ class Group:
         now = self._clock.monotonic()
         self.raft.tick(now, self._clock.wall())
         self.log.tick(now)
+        self.mending.tick(now)
         self._drain()
         self._watch_role()
         if self.leading:
@@ -261,7 +258,7 @@ class Group:
         self._set_deadline(now)
 
     def _set_deadline(self, now: Micros) -> None:
-        deadline = self.raft.next_deadline()
+        deadline = min(self.raft.next_deadline(), self.mending.deadline)
         log_deadline = self.log.next_deadline()
         if log_deadline is not None and log_deadline < deadline:
             deadline = log_deadline
@@ -340,7 +337,7 @@ class Group:
             if ready.write is not None:
                 self.log.write(ready.write)
             if ready.snapshot is not None:
-                self._restore()
+                self.restore()
             for message in ready.send_now:
                 self._send_message(message)
             if ready.send_after:

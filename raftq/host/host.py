@@ -26,6 +26,7 @@ from raftq.raft import Message
 from raftq.raft.faults import NONE, Faults
 from raftq.storage.group_log import GroupLog
 from raftq.wire.frames import FrameKind
+from raftq.wire.repair_messages import RepairMessage, encode_repair
 
 _log = logger("raftq.host")
 
@@ -123,6 +124,7 @@ class Host:
             environment=self.environment,
             loop=self.loop,
             send=self._send,
+            send_repair=self._send_repair,
             schedule=self._schedule,
             observer=observer,
             may_vote=may_vote,
@@ -209,6 +211,17 @@ class Host:
         if message.to != member.replica or member.nodes.get(message.sender) != node:
             raise ProtocolError(f"node {node} speaks for a replica of group {group} not its own")
         member.step(message)
+
+    def _send_repair(self, node: str, group: GroupId, message: RepairMessage) -> None:
+        self.links.link(node).send(FrameKind.REPAIR, *encode_repair(group, message))
+
+    def repair_message(self, node: str, group: GroupId, message: RepairMessage) -> None:
+        member = self.groups.get(group)
+        if member is None:
+            return
+        if message.to != member.replica or member.nodes.get(message.sender) != node:
+            raise ProtocolError(f"node {node} speaks for a replica of group {group} not its own")
+        member.mending.step(message)
 
     def forwarded(self, link: Link, stream: int, body: memoryview) -> None:
         self._forwarded(link, stream, body)

@@ -25,9 +25,10 @@ from raftq.ids import GroupId
 from raftq.limits import HANDSHAKE_MICROS, MIB
 from raftq.observability.logs import logger
 from raftq.raft import Message
-from raftq.wire import errors, handshake, raft_messages
+from raftq.wire import errors, handshake, raft_messages, repair_messages
 from raftq.wire.connection import PING
 from raftq.wire.frames import Frame, FrameKind, FrameReader, encode_frame
+from raftq.wire.repair_messages import RepairMessage
 
 _log = logger("raftq.host")
 
@@ -55,6 +56,8 @@ class Events(Protocol):
     def link_lost(self, node: str) -> None: ...
 
     def raft_message(self, node: str, group: GroupId, message: Message) -> None: ...
+
+    def repair_message(self, node: str, group: GroupId, message: RepairMessage) -> None: ...
 
     def forwarded(self, link: "Link", stream: int, body: memoryview) -> None: ...
 
@@ -175,6 +178,8 @@ class PeerConnection(BufferedProtocol):
             events.forwarded(self._link, frame.stream, body)
         elif kind == FrameKind.FORWARDED:
             self._link.answered(frame.stream, body)
+        elif kind == FrameKind.REPAIR:
+            events.repair_message(node, *repair_messages.decode_repair(body))
         elif kind == FrameKind.BOOTSTRAP:
             events.bootstrap(node, body)
         elif kind != FrameKind.PING:

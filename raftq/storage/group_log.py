@@ -21,13 +21,16 @@ from raftq.raft.entry import Entry
 from raftq.raft.membership import Membership
 from raftq.raft.ready import HardState, SnapshotMeta, Write
 from raftq.storage import recovery
+from raftq.storage.batch_index import BatchPlace, up_to_gap
+from raftq.storage.damage import Damage
 from raftq.storage.faults import NO_FAULTS, Faults
-from raftq.storage.index import BatchPlace, Hole
+from raftq.storage.index import Hole
 from raftq.storage.log_writer import DEFAULT_SIZES, LogWriter, Sizes
 from raftq.storage.patch import Patch
 from raftq.storage.patches import Patches
 from raftq.storage.reading import LogFiles, StoredBatch, batches_in
 from raftq.storage.recovery import Recovered
+from raftq.storage.scrub import scrub
 from raftq.storage.segment import is_segment
 from raftq.storage.snapshots import SnapshotWriter
 from raftq.storage.walk import Condition
@@ -36,10 +39,6 @@ __all__ = ["Condition", "GroupLog", "Sizes", "StoredBatch"]
 
 
 def _ignore_persisted(_: WriteSeq) -> None:
-    """Nobody listens yet."""
-
-
-def _ignore_damage() -> None:
     """Nobody listens yet."""
 
 
@@ -65,19 +64,14 @@ class GroupLog:
         self.is_amnesiac: bool = recovered.condition is Condition.AMNESIAC
         self.contradictions: tuple[str, ...] = recovered.contradictions
         """What is wrong and no peer can mend."""
-        self.damage: tuple[str, ...] = recovered.damage
-        """Everything that was found wrong, repaired or not."""
         self.tail_cut: bool = recovered.tail_cut
         self.on_persisted: Callable[[WriteSeq], None] = _ignore_persisted
         self.on_failure: Callable[[OSError], None] = _raise_failure
-        self.on_damage: Callable[[], None] = _ignore_damage
-        """Called when something that was held turns out not to verify."""
         self._contents = recovered.contents
         self._snapshots = recovered.snapshots
         self._files = LogFiles(disk, directory, recovered.contents)
         self._files.current(recovered.appender)
-        self._directory = directory
-        self._disk = disk
+        self._damage = Damage(disk, directory, recovered, self._files)
         self._writer = LogWriter(
             disk,
             clock,
@@ -97,8 +91,10 @@ class GroupLog:
             files=self._files,
             end=self._writer,
             faults=faults,
+            lost=lambda name: self._damage.note(f"{name} does not verify"),
         )
-        self.damage += tuple(self._patches.load())
+        for problem in self._patches.load():
+            self._damage.note_harmless(problem)
 
     @classmethod
     def create(
@@ -228,6 +224,10 @@ class GroupLog:
             return Condition.DAMAGED
         return Condition.OK
 
+    def listen_to_damage(self, listener: Callable[[], None]) -> None:
+        """`listener` is called when something that was held turns out not to verify."""
+        self._damage.listener = listener
+
     @property
     def holes(self) -> list[Hole]:
         """Ranges of entries that are lost here, ascending."""
@@ -243,19 +243,19 @@ class GroupLog:
         newest, base = self._snapshots.newest, self._contents.base
         return base.index > 0 and (newest is None or newest.index < base.index)
 
-    def suspect(self, start: Index, stop: Index, reason: str) -> bool:
-        """Something in [start, stop) did not verify: what is not sound is a hole from now on."""
-        found = self._files.unsound_around(start, stop)
-        if found is None:
-            return False
-        self._contents.lose(*found)
-        self._note_damage(f"entries {found[0]} to {found[1]}: {reason}")
-        return True
+    def scrub(self) -> Iterator[int]:
+        """One pass over the sealed files: yields the bytes looked at, slice by slice."""
+        return scrub(self._damage, self._patches)
 
-    def _note_damage(self, reason: str) -> None:
-        if reason not in self.damage:
-            self.damage = (*self.damage, reason)
-        self.on_damage()
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Everything that was found wrong, repaired or not."""
+        return self._damage.reasons
+
+    @property
+    def lost_snapshot(self) -> bool:
+        """Whether a snapshot is damaged that is newer than the good ones."""
+        return self._snapshots.has_lost_newest
 
     def suffix(self, first: Index, last: Index, max_bytes: int) -> Patch | None:
         """The last entries of [first, last], about `max_bytes` of them, at least one, for a peer.
@@ -264,6 +264,7 @@ class GroupLog:
         who knows it can prove the first of them.
         """
         start, size = Index(last + 1), 0
+        lost = sum(hole.last - hole.first + 1 for hole in self.holes)
         while start > max(first, self.first_index):
             length = self._length(Index(start - 1))
             if not length or (size and size + length > max_bytes):
@@ -275,8 +276,9 @@ class GroupLog:
         try:
             found = self.entries(start, Index(last + 1), size)
         except Corrupted:
-            # What is bad is a hole now, so this comes to an end.
-            return self.suffix(first, last, max_bytes)
+            # What is bad is a hole now, and left out; a read that only failed once is asked again.
+            known = sum(hole.last - hole.first + 1 for hole in self.holes)
+            return self.suffix(first, last, max_bytes) if known > lost else None
         if found[-1].index != last:
             return None
         return Patch(self.chain(Index(start - 1)) or b"", tuple(found))
@@ -323,7 +325,7 @@ class GroupLog:
         try:
             return self._files.chain(index)
         except Corrupted as error:
-            self.suspect(index, Index(index + 1), str(error))
+            self._damage.suspect(index, Index(index + 1), str(error))
             return None
 
     def log_time(self, index: Index) -> Micros | None:
@@ -361,7 +363,7 @@ class GroupLog:
             try:
                 found = self._files.entries(start, min(stop, Index(written + 1)), max_bytes)
             except Corrupted as error:
-                self.suspect(start, min(stop, Index(written + 1)), str(error))
+                self._damage.suspect(start, min(stop, Index(written + 1)), str(error))
                 raise
         size = sum([entry.size for entry in found])
         for index in range(start + len(found), min(stop, self.last_index + 1)):
@@ -390,7 +392,7 @@ class GroupLog:
             is_gap = not places or places[0].base_offset > start
             if is_gap and contents.is_lost(queue, partition, start):
                 raise Corrupted(f"offset {start} may lie in entries that are lost here")
-            places = _up_to_gap(places)
+            places = up_to_gap(places)
         try:
             found = self._files.batches(places)
         except Corrupted as error:
@@ -414,7 +416,7 @@ class GroupLog:
         for batch in places:
             index = self._contents.entries.index_at(batch.place.segment, batch.place.position)
             if index is not None and self._contents.entries.place(index) is not None:
-                self.suspect(index, Index(index + 1), reason)
+                self._damage.suspect(index, Index(index + 1), reason)
 
     def offsets(self, queue: QueueId, partition: Partition) -> tuple[Offset, Offset] | None:
         """First offset whose batch is held, and the one behind the last that was written."""
@@ -440,12 +442,3 @@ class GroupLog:
         Raises: LookupError when that snapshot is not held any more; Corrupted, OSError.
         """
         return self._snapshots.read_bytes(index, position, length)
-
-
-def _up_to_gap(places: list[BatchPlace]) -> list[BatchPlace]:
-    """The first batches, as far as none is missing between them: it may be lost."""
-    for position in range(1, len(places)):
-        before = places[position - 1]
-        if places[position].base_offset > before.base_offset + before.count:
-            return places[:position]
-    return places

@@ -1,32 +1,23 @@
-"""Where entries and batches lie: compact arrays in memory, filled as units are written or replayed.
+"""Where entries lie: compact arrays in memory, filled as units are written or replayed.
 
-Entries: 8 bytes each (position and length in their segment); segments and terms are runs. Batches:
-20 bytes each, per queue and partition. A log is append-only and truncation takes from its end, so
+8 bytes each (position and length in their segment); segments and terms are runs. A log is append-only and truncation takes from its end, so
 entries in index order are in file order too: (segment, position) ascends with the index.
 
 What is lost to damage keeps its place in that order, but has no length; it is a *hole*. A patch
-(`patch.py`) fills holes without moving anything: its entries and batches lie in an overlay that is
-asked where the segments have nothing, and whose batches go before those of the segments.
+(`patch.py`) fills holes without moving anything: its entries lie in an overlay that is asked first.
 
 Nothing here reads a file, and nothing here decides what is valid.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from struct import Struct
 from typing import Final, NamedTuple
 
-from raftq.batch import PUBLISH, STAMP_BYTES
-from raftq.ids import Index, Offset, Partition, QueueId, Term
-from raftq.raft.entry import BODY_IS_DIGEST, ENTRY_HEADER_BYTES, HEADER, Buffer
+from raftq.ids import Index, Term
 
 assert array("I").itemsize == 4
 
-_STAMP: Final = Struct("<BBHIIIQ8x")
-assert _STAMP.size == STAMP_BYTES
-_PAIR: Final = Struct("<II")
 _FIRST: Final = itemgetter(0)
 _SECOND: Final = itemgetter(1)
 
@@ -261,6 +252,21 @@ class EntryIndex:
         ordinal = bisect_right(self._positions, position, low, high) - 1
         return Index(self._base + 1 + ordinal) if ordinal >= low else None
 
+    def indexes_in(self, segment: int, start: int, stop: int) -> tuple[Index, Index] | None:
+        """First and last of the entries of a segment that touch [start, stop); None: no entry."""
+        run = bisect_left(self._segments, segment, key=_SECOND)
+        if run == len(self._segments) or self._segments[run][1] != segment:
+            return None
+        first = self._segments[run][0]
+        behind = run + 1
+        end = self._segments[behind][0] if behind < len(self._segments) else self.last_index + 1
+        low, high = first - self._base - 1, end - self._base - 1
+        begin = max(low, bisect_right(self._positions, start, low, high) - 1)
+        if self._positions[begin] + self._lengths[begin] <= start:
+            begin += 1
+        over = bisect_left(self._positions, stop, low, high)
+        return (Index(self._base + 1 + begin), Index(self._base + over)) if begin < over else None
+
     def _index_in_patch(self, file: int, position: int) -> Index | None:
         for run in self._patches:
             if run.file == file and run.positions[0] <= position < (
@@ -293,227 +299,3 @@ class EntryIndex:
     def runs(self) -> list[tuple[Index, int]]:
         """(first index, segment) of each segment that holds entries."""
         return list(self._segments)
-
-
-class BatchPlace(NamedTuple):
-    """One stored batch."""
-
-    base_offset: Offset
-    count: int  # type: ignore[assignment] # A tuple's count() is not missed.
-    place: Place
-
-
-class BatchRun(NamedTuple):
-    """The batches of one partition that lie in one segment."""
-
-    queue: QueueId
-    partition: Partition
-    bases: "array[int]"
-    counts: "array[int]"
-    positions: "array[int]"
-    lengths: "array[int]"
-
-
-class _Column:
-    """The batches of one partition, in offset order."""
-
-    __slots__ = ("bases", "counts", "lengths", "positions", "segments")
-
-    def __init__(self) -> None:
-        self.bases = array("Q")
-        self.counts = array("I")
-        self.positions = array("I")
-        self.lengths = array("I")
-        self.segments: list[tuple[int, int]] = []
-
-    def place(self, ordinal: int) -> Place:
-        run = bisect_right(self.segments, ordinal, key=_FIRST) - 1
-        return Place(self.segments[run][1], self.positions[ordinal], self.lengths[ordinal])
-
-    def is_behind(self, segment: int, position: int) -> bool:
-        """Whether the last batch lies at or behind the position."""
-        if not self.positions:
-            return False
-        last = self.segments[-1][1]
-        return last > segment or (last == segment and self.positions[-1] >= position)
-
-    def pop(self) -> None:
-        for values in (self.bases, self.counts, self.positions, self.lengths):
-            values.pop()
-        if self.segments[-1][0] == len(self.positions):
-            self.segments.pop()
-
-
-class BatchIndex:
-    """Places of stored publish batches by queue, partition and offset."""
-
-    __slots__ = ("_columns", "_patched")
-
-    def __init__(self) -> None:
-        self._columns: dict[tuple[int, int], _Column] = {}
-        self._patched: dict[tuple[int, int], list[BatchPlace]] = {}
-        """The batches in patches, by offset; they go before those of the segments."""
-
-    def clear(self) -> None:
-        self._columns.clear()
-        self._patched.clear()
-
-    def add_entry(self, head: Buffer, segment: int, position: int) -> None:
-        """The batches of the entry at `position`; `head` holds its table and command headers."""
-        for key, base, messages, body_at, body_bytes in _stamped(head, position):
-            column = self._columns.get(key)
-            if column is None:
-                column = self._columns[key] = _Column()
-            if not column.segments or column.segments[-1][1] != segment:
-                column.segments.append((len(column.bases), segment))
-            column.bases.append(base)
-            column.counts.append(messages)
-            column.positions.append(body_at)
-            column.lengths.append(body_bytes)
-
-    def patch_entry(self, head: Buffer, file: int, position: int) -> None:
-        """The same for an entry of a patch."""
-        for key, base, messages, body_at, body_bytes in _stamped(head, position):
-            found = BatchPlace(Offset(base), messages, Place(file, body_at, body_bytes))
-            places = self._patched.setdefault(key, [])
-            at = bisect_left(places, base, key=_FIRST)
-            if at < len(places) and places[at].base_offset == base:
-                places[at] = found
-            else:
-                places.insert(at, found)
-
-    def runs_of(self, segment: int) -> list[BatchRun]:
-        """What lies in a segment, if it is the newest that holds batches of a partition."""
-        runs = []
-        for (queue, partition), column in self._columns.items():
-            if column.segments and column.segments[-1][1] == segment:
-                low = column.segments[-1][0]
-                runs.append(
-                    BatchRun(
-                        QueueId(queue),
-                        Partition(partition),
-                        column.bases[low:],
-                        column.counts[low:],
-                        column.positions[low:],
-                        column.lengths[low:],
-                    )
-                )
-        return runs
-
-    def extend(self, segment: int, run: BatchRun) -> None:
-        """Add a whole run behind the last batch of its partition."""
-        column = self._columns.get((run.queue, run.partition))
-        if column is None:
-            column = self._columns[run.queue, run.partition] = _Column()
-        column.segments.append((len(column.bases), segment))
-        column.bases += run.bases
-        column.counts += run.counts
-        column.positions += run.positions
-        column.lengths += run.lengths
-
-    def forget_patched(self, is_void: Callable[[Place], bool]) -> None:
-        """Some places in patches are void."""
-        for key, places in self._patched.items():
-            self._patched[key] = [found for found in places if not is_void(found.place)]
-
-    def truncate(self, segment: int, position: int) -> None:
-        """Batches at or behind the position are void."""
-        for column in self._columns.values():
-            while column.is_behind(segment, position):
-                column.pop()
-
-    def find(
-        self, queue: QueueId, partition: Partition, start: Offset, stop: Offset, max_bytes: int
-    ) -> list[BatchPlace]:
-        """Batches that overlap [start, stop), in order, cut at max_bytes but at least one."""
-        column = self._columns.get((queue, partition), _NO_COLUMN)
-        patched = self._patched.get((queue, partition), ())
-        found: list[BatchPlace] = []
-        size = 0
-        batch = _first_from(column, patched, start)
-        while batch is not None and batch.base_offset < stop:
-            size += batch.place.length
-            if found and size > max_bytes:
-                break
-            found.append(batch)
-            batch = _first_from(column, patched, Offset(batch.base_offset + batch.count))
-        return found
-
-    def around(
-        self, queue: QueueId, partition: Partition, offset: Offset
-    ) -> tuple[Place | None, Place | None]:
-        """Where the last batch before an offset lies, and the first one from there on."""
-        column = self._columns.get((queue, partition), _NO_COLUMN)
-        patched = self._patched.get((queue, partition), ())
-        behind = _first_from(column, patched, offset)
-        at = bisect_left(column.bases, offset) - 1
-        before = [
-            *([(column.bases[at], column.place(at))] if at >= 0 else []),
-            *[(each.base_offset, each.place) for each in patched if each.base_offset < offset],
-        ]
-        return (
-            max(before, key=_FIRST)[1] if before else None,
-            None if behind is None else behind.place,
-        )
-
-    def bounds(self, queue: QueueId, partition: Partition) -> tuple[Offset, Offset] | None:
-        """First offset held, and the one behind the last; None if no batch is held."""
-        column = self._columns.get((queue, partition), _NO_COLUMN)
-        patched = self._patched.get((queue, partition), ())
-        firsts, ends = list(column.bases[:1]), []
-        if column.bases:
-            ends.append(column.bases[-1] + column.counts[-1])
-        if patched:
-            firsts.append(patched[0].base_offset)
-            ends.append(patched[-1].base_offset + patched[-1].count)
-        return (Offset(min(firsts)), Offset(max(ends))) if firsts else None
-
-    def partitions(self) -> list[tuple[QueueId, Partition]]:
-        known = {**self._columns, **self._patched}
-        return [(QueueId(q), Partition(p)) for q, p in known]
-
-
-_NO_COLUMN: Final = _Column()
-
-
-def _first_from(
-    column: _Column, patched: Sequence[BatchPlace], offset: Offset
-) -> BatchPlace | None:
-    """The batch that holds an offset, or the first one behind it."""
-    bases, counts = column.bases, column.counts
-    ordinal = max(0, bisect_right(bases, offset) - 1)
-    if ordinal < len(bases) and bases[ordinal] + counts[ordinal] <= offset:
-        ordinal += 1
-    found = None
-    if ordinal < len(bases):
-        found = BatchPlace(Offset(bases[ordinal]), counts[ordinal], column.place(ordinal))
-    if patched:
-        at = max(0, bisect_right(patched, offset, key=_FIRST) - 1)
-        if patched[at].base_offset + patched[at].count <= offset:
-            at += 1
-        if at < len(patched) and (
-            found is None or max(patched[at].base_offset, offset) <= max(found.base_offset, offset)
-        ):
-            return patched[at]
-    return found
-
-
-def _stamped(
-    head: Buffer, position: int
-) -> Iterator[tuple[tuple[int, int], int, int, int, int]]:
-    """((queue, partition), base offset, messages, position, length) of an entry's batches.
-
-    Invariant: what a leader stamps is well-formed. A stamp that is not is left out here; it is the
-    machine's business.
-    """
-    fields = HEADER.unpack_from(head)
-    count, headers_bytes = fields[8], fields[9]
-    header_at = ENTRY_HEADER_BYTES + 8 * count
-    body_at = position + header_at + headers_bytes
-    for table_at in range(ENTRY_HEADER_BYTES, header_at, 8):
-        header_bytes, body_bytes = _PAIR.unpack_from(head, table_at)
-        if header_bytes == STAMP_BYTES and head[header_at] == PUBLISH and body_bytes:
-            _, _, _, queue, partition, messages, base = _STAMP.unpack_from(head, header_at)
-            yield (queue, partition), base, messages, body_at, body_bytes
-        header_at += header_bytes & ~BODY_IS_DIGEST
-        body_at += body_bytes

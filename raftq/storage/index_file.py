@@ -40,7 +40,8 @@ from raftq.errors import Corrupted
 from raftq.ids import Index, Partition, QueueId, Term
 from raftq.limits import FORMAT_VERSION
 from raftq.raft.ready import SnapshotMeta
-from raftq.storage.index import BatchIndex, BatchRun, EntryIndex, EntryRun
+from raftq.storage.batch_index import BatchIndex, BatchRun
+from raftq.storage.index import EntryIndex, EntryRun
 from raftq.storage.segment import Readable, index_name
 from raftq.storage.unit import (
     CHECKSUM,

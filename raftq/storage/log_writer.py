@@ -398,17 +398,6 @@ class LogWriter:
         return Micros(self._last_sync + IDLE_MARK_MICROS)
 
     @property
-    def last_index(self) -> Index:
-        return self.state.last_index
-
-    @property
-    def last_chain(self) -> bytes:
-        return self.state.last_chain
-
-    def pending_entry(self, index: Index) -> Entry | None:
-        return self.pending.get(index)
-
-    @property
     def unsynced_bytes(self) -> int:
         """Written or queued, and not synced."""
         return self._unsynced + self._queued_bytes

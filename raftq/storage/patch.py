@@ -142,9 +142,7 @@ def read(file: ReadableFile, *, incarnation: int) -> Patch:
     return Patch(previous, entries)
 
 
-def chained(
-    body: memoryview, previous: bytes, *, first: Index, last: Index
-) -> Iterator[Entry]:
+def chained(body: memoryview, previous: bytes, *, first: Index, last: Index) -> Iterator[Entry]:
     """Entries [first, last] that lie one behind the other, each proved to follow the one before.
 
     Raises: Corrupted.
@@ -159,4 +157,3 @@ def chained(
         yield entry
     if position != len(body) or first > last:
         raise Corrupted(f"a patch of entries {first} to {last} holds other bytes")
-

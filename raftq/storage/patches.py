@@ -11,6 +11,7 @@ from raftq.env import Disk, File
 from raftq.errors import Corrupted
 from raftq.ids import Index
 from raftq.raft.entry import Entry, verify
+from raftq.storage.append import State
 from raftq.storage.faults import Faults
 from raftq.storage.index import PATCH, Hole
 from raftq.storage.patch import Patch, encode, patch_name, range_of, read
@@ -22,13 +23,8 @@ from raftq.storage.small_file import TEMPORARY
 class End(Protocol):
     """What is newer than the files: queued writes, and the log's end."""
 
-    @property
-    def last_index(self) -> Index: ...
-
-    @property
-    def last_chain(self) -> bytes: ...
-
-    def pending_entry(self, index: Index) -> Entry | None: ...
+    state: State
+    pending: dict[Index, Entry]
 
 
 class Patches:
@@ -44,6 +40,7 @@ class Patches:
         files: LogFiles,
         end: End,
         faults: Faults,
+        lost: Callable[[str], None],
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -52,6 +49,7 @@ class Patches:
         self._files = files
         self._end = end
         self._faults = faults
+        self._lost = lost
         self._numbers = PATCH
         self._serial = 0
         self.closed = False
@@ -92,10 +90,10 @@ class Patches:
         """Whether the log goes on behind `last` from this chain value."""
         if self._faults.patch_not_joined_behind:
             return True
-        if last == self._end.last_index:
-            return chain == self._end.last_chain
+        if last == self._end.state.last_index:
+            return chain == self._end.state.last_chain
         try:
-            entry = self._end.pending_entry(Index(last + 1)) or self._files.entry(Index(last + 1))
+            entry = self._end.pending.get(Index(last + 1)) or self._files.entry(Index(last + 1))
         except Corrupted:
             return False
         return entry is not None and verify(entry, chain)
@@ -126,13 +124,13 @@ class Patches:
         try:
             file = self._disk.open(temporary, create=True)
         except OSError:
-            done(False)  # noqa: FBT003 - the callback has one argument.
+            done(False)
             return
         try:
             file.write(0, encode(patch, self._incarnation))
         except OSError:
             self._give_up(file, temporary)
-            done(False)  # noqa: FBT003 - as above.
+            done(False)
             return
 
         def synced(error: OSError | None) -> None:
@@ -140,14 +138,14 @@ class Patches:
                 return
             if error is not None or not self.joins(patch):
                 self._give_up(file, temporary)
-                done(False)  # noqa: FBT003 - as above.
+                done(False)
                 return
             file.close()
             self._disk.rename(temporary, path)
             self._disk.sync_directory(self._directory)
             self._use(patch, name)
             self.repaired_entries += len(patch.entries)
-            done(True)  # noqa: FBT003 - as above.
+            done(True)
 
         file.sync(synced)
 
@@ -163,6 +161,24 @@ class Patches:
         self._contents.entries.patch(run)
         for entry, position in zip(patch.entries, run.positions, strict=True):
             self._contents.batches.patch_entry(entry.vectors[0], number, position)
+
+    def in_use(self) -> list[Hole]:
+        """The ranges that are read from patches."""
+        return self._contents.entries.patched()
+
+    def check(self, part: Hole) -> int:
+        """Read the file that holds a range; what does not verify is lost again. Its bytes."""
+        place = self._contents.entries.place(part.first)
+        if place is None or place.segment < PATCH:
+            return 0
+        name = self._files.patch_names[place.segment]
+        try:
+            return sum(entry.size for entry in self._read(name).entries)
+        except (Corrupted, OSError):
+            if part in self.in_use():
+                self._contents.lose(*part)
+                self._lost(name)
+            return 0
 
     def names(self) -> dict[Hole, str]:
         """Which file each repaired range is read from."""

@@ -24,7 +24,8 @@ from raftq.raft.entry import (
     verify,
 )
 from raftq.storage.append import Appender
-from raftq.storage.index import PATCH, BatchPlace, Place
+from raftq.storage.batch_index import BatchPlace
+from raftq.storage.index import PATCH, Place
 from raftq.storage.replay import Contents
 from raftq.storage.segment import segment_name
 

@@ -47,7 +47,6 @@ from raftq.storage.unit import HEADER as UNIT_HEADER
 from raftq.storage.unit import UnitHeader, encode_reset
 from raftq.storage.walk import Condition, Stretch, Walk, lay_out
 
-
 MEMBERS: Final = "members"
 """The first membership, as a small file."""
 

@@ -11,7 +11,8 @@ from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term
 from raftq.raft.entry import ENTRY_HEADER_BYTES, GENESIS, HEADER
 from raftq.raft.membership import Membership
 from raftq.raft.ready import SnapshotMeta
-from raftq.storage.index import BatchIndex, EntryIndex
+from raftq.storage.batch_index import BatchIndex
+from raftq.storage.index import EntryIndex
 from raftq.storage.index_file import SealedIndex, Voided
 from raftq.storage.unit import (
     RESET,

@@ -187,6 +187,7 @@ class Scanner:
         start: int,
         stop: int | None,
         partial: bool = False,
+        read_bytes: int = READ_BYTES,
     ) -> None:
         size = readable.size()
         self._readable = readable
@@ -196,6 +197,7 @@ class Scanner:
         self._position = start
         self._base = start
         self._buffer = b""
+        self._read_bytes = read_bytes
         self.garbage = False
 
     def __iter__(self) -> Iterator[Found]:
@@ -225,7 +227,10 @@ class Scanner:
         offset = self._position - self._base
         if offset + length > len(self._buffer):
             self._base = self._position
-            self._buffer = self._read(self._position, min(READ_BYTES, self._stop - self._position))
+            self._buffer = self._read(self._position, self._portion())
+
+    def _portion(self) -> int:
+        return min(self._read_bytes, self._stop - self._position)
 
     def _take(self, position: int, length: int) -> bytes:
         offset = position - self._base
@@ -265,7 +270,7 @@ class Scanner:
             # The magic may lie across the border of two portions.
             self._position = max(self._position + 1, behind - len(MAGIC) + 1)
             self._base = self._position
-            self._buffer = self._read(self._position, min(READ_BYTES, self._stop - self._position))
+            self._buffer = self._read(self._position, self._portion())
             if not self._buffer:
                 return False
             if self._buffer.startswith(MAGIC):

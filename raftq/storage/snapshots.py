@@ -256,6 +256,8 @@ class SnapshotStore:
         self.incarnation = incarnation
         self.good: list[SnapshotMeta] = []
         """Ascending by index."""
+        self.spoiled: set[Index] = set()
+        """Files that do not verify; they stay until newer ones are durable."""
         self.problems: list[str] = []
         self.closed = False
         self._open: tuple[Index, File, int] | None = None
@@ -267,7 +269,12 @@ class SnapshotStore:
             index = index_of(name)
             if index is None:
                 continue
-            file = self._disk.open(self._path(name))
+            try:
+                file = self._disk.open(self._path(name))
+            except OSError as error:
+                self.problems.append(str(error))
+                self.spoiled.add(index)
+                continue
             try:
                 meta, position = read_header(file, self.incarnation)
                 if meta.index != index:
@@ -277,6 +284,7 @@ class SnapshotStore:
                 self.good.append(meta)
             except (Corrupted, OSError) as error:
                 self.problems.append(str(error))
+                self.spoiled.add(index)
             finally:
                 file.close()
 
@@ -321,8 +329,34 @@ class SnapshotStore:
         self._disk.sync_directory(self._directory)
         self._forget_open()
         self.good = sorted([*(old for old in self.good if old.index != meta.index), meta])
+        self.spoiled.discard(meta.index)
         while len(self.good) > KEPT:
             self._remove(snapshot_name(self.good.pop(0).index))
+        # What was damaged is superseded like any other, once there are enough good ones.
+        for index in sorted(self.spoiled):
+            if len(self.good) == KEPT and index < self.good[0].index:
+                self.spoiled.discard(index)
+                self._remove(snapshot_name(index))
+
+    @property
+    def has_lost_newest(self) -> bool:
+        """Whether a file that does not verify is newer than all that do."""
+        newest = self.newest
+        return any(newest is None or index > newest.index for index in self.spoiled)
+
+    def check(self) -> Iterator[int]:
+        """Read all that are good, a slice at a time; those that fail are given out no more."""
+        for meta in list(self.good):
+            try:
+                for piece in self._slices(meta.index):
+                    yield len(piece)
+            except (Corrupted, OSError) as error:
+                if meta in self.good:
+                    self.good.remove(meta)
+                    self.spoiled.add(meta.index)
+                    self._forget_open()
+                    self.problems.append(str(error))
+            yield 0
 
     def read(self) -> tuple[SnapshotMeta, Iterator[bytes]] | None:
         """The newest and its slices, verified as they are drawn."""

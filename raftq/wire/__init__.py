@@ -52,6 +52,7 @@ Peer port
     70 FORWARDED        the reply, in the same form
     71 BOOTSTRAP        cbor: prepare, prepared, activate... ; 72 GROUP cbor: created, lost...
      9 PING             empty, stream 0: not answered here; each end speaks in every tick
+    73 REPAIR           entries and snapshots for a replica that lost some
 
 Rules
 -----

@@ -75,6 +75,7 @@ class FrameKind:
     FORWARDED: Final = 70
     BOOTSTRAP: Final = 71
     GROUP: Final = 72
+    REPAIR: Final = 73
 
 
 KIND_NAMES: Final[dict[int, str]] = {

@@ -120,7 +120,7 @@ def greeted_cases():
     yield "a goodbye with a body", frame(FrameKind.GOODBYE, b"x")
     for kind in (FrameKind.WELCOME, FrameKind.PUBLISHED, FrameKind.ERROR, FrameKind.READY):
         yield f"a reply of kind {kind}", frame(kind, b"x")
-    for kind in range(FrameKind.PEER_HELLO, FrameKind.GROUP + 1):
+    for kind in range(FrameKind.PEER_HELLO, FrameKind.REPAIR + 1):
         yield f"a peer's frame of kind {kind}", frame(kind, b"x")
     for kind in (0, 6, 30, 100, 255):
         yield f"unknown kind {kind}", frame(kind, b"x")

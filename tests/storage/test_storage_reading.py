@@ -11,8 +11,8 @@ from raftq.errors import Corrupted
 from raftq.limits import STALLED_SYNC_MICROS
 from raftq.raft.entry import BODY_IS_DIGEST, HEADER, Command
 from raftq.raft.ready import SnapshotMeta
+from raftq.storage.batch_index import BatchIndex
 from raftq.storage.group_log import Condition, Sizes
-from raftq.storage.index import BatchIndex
 
 SMALL = Sizes(2_048, 8_192, 0)
 

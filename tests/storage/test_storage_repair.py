@@ -26,9 +26,7 @@ def make(seed: int = 2, *, keep_indexes: bool = False, **options) -> World:
     for number in range(9):
         world.writer.commit = max(0, 2 * number - 2)
         first = world.writer.last_index
-        commands = [
-            [publish(5, 3, offset, batch(offset), 1)] for offset in range(first, first + 2)
-        ]
+        commands = [[publish(5, 3, offset, batch(offset), 1)] for offset in range(first, first + 2)]
         world.log.write(world.writer.write(commands))
         world.time.run()
     world.idle()
@@ -315,7 +313,7 @@ def test_rot_in_a_running_log_is_found_when_it_is_read_and_healed_without_a_rest
     world = make(keep_indexes=keep_indexes)
     world.open()
     told = []
-    world.log.on_damage = lambda: told.append(world.log.holes[:])
+    world.log.listen_to_damage(lambda: told.append(world.log.holes[:]))
     path = world.segments()[1]
     for unit in units_of(world, path)[1:3]:
         flip_body(world, path, unit)
@@ -338,7 +336,7 @@ def test_a_rotten_chain_value_is_never_told_to_a_peer():
     world = make()
     world.open()
     place = world.log._contents.entries.place(3)
-    path = [p for p in world.segments() if f"{place.segment:08d}" in p][0]
+    path = next(p for p in world.segments() if f"{place.segment:08d}" in p)
     world.disk.flip_bit(path, place.position + 45)
     assert world.log.chain(3) is None
     assert [tuple(hole) for hole in world.log.holes] == [(3, 4)]
@@ -413,7 +411,7 @@ def test_the_first_membership_survives_its_unit():
 def test_a_lost_end_of_the_log_is_known_by_its_chain():
     world = make()
     log = world.open()
-    log.suspect(1, 2, "nothing is wrong")
+    log._damage.suspect(1, 2, "nothing is wrong")
     assert not log.holes
     last = world.writer.last_index
     log._contents.lose(last, last)

@@ -13,6 +13,7 @@ from wire_samples import (
     HEARTBEAT_REPLIES,
     HEARTBEATS,
     MESSAGES,
+    REPAIRS,
     REQUESTS,
     joined,
     plain,
@@ -31,7 +32,7 @@ from raftq.errors import (
 )
 from raftq.raft import entry
 from raftq.wire import errors as wire_errors
-from raftq.wire import forwarding, handshake, raft_messages, requests
+from raftq.wire import forwarding, handshake, raft_messages, repair_messages, requests
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "wire" / "messages.txt"
 REFUSALS = (ProtocolError, UnsupportedVersion, Corrupted)
@@ -53,6 +54,15 @@ def test_requests_there_and_back(name):
 def test_raft_messages_there_and_back(name):
     encoded = joined(raft_messages.encode_raft(9, MESSAGES[name]))
     assert (9, MESSAGES[name]) == raft_messages.decode_raft(memoryview(encoded))
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_repair_messages_there_and_back(name):
+    encoded = joined(repair_messages.encode_repair(9, REPAIRS[name]))
+    group, message = repair_messages.decode_repair(memoryview(encoded))
+    assert (group, type(message)) == (9, type(REPAIRS[name]))
+    assert joined(repair_messages.encode_repair(9, message)) == encoded
+    assert message[:4] == REPAIRS[name][:4]
 
 
 def test_append_carries_its_entries_uncopied():
@@ -152,6 +162,7 @@ def test_cut_anywhere(name):
 CUT_IS_VALID = {
     "publish",  # What is cut is the batch, whose own checksum is verified by the server.
     "forward",  # What is cut is the inner body.
+    "snapshot_given",
     "snapshot_chunk",  # The data has no length of its own: the frame's is enough.
     "heartbeats",  # Fewer whole rows.
     "heartbeat_replies",
@@ -161,7 +172,7 @@ CUT_IS_VALID = {
 @pytest.mark.parametrize("name", BY_NAME)
 def test_bytes_behind_the_end(name):
     encoded, decoder = BY_NAME[name]
-    if name in {"publish", "forward", "snapshot_chunk"}:
+    if name in {"publish", "forward", "snapshot_chunk", "snapshot_given"}:
         return
     with pytest.raises(refusals(name)):
         decoder(memoryview(encoded + b"\x00"))
@@ -195,7 +206,9 @@ def test_random_bytes_raise_typed_errors_only(name, body):
         pass
 
 
-@pytest.mark.parametrize("name", ["delivered", "batches", "settled", "settle", "receive", "append"])
+@pytest.mark.parametrize(
+    "name", ["delivered", "batches", "settled", "settle", "receive", "append", "entries_given"]
+)
 def test_claims_allocate_nothing(name):
     """Counts of four billion in a short body must not be believed."""
     encoded, decoder = BY_NAME[name]

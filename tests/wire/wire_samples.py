@@ -15,7 +15,15 @@ from raftq.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from raftq.wire import cbor, control, forwarding, handshake, raft_messages, requests
+from raftq.wire import (
+    cbor,
+    control,
+    forwarding,
+    handshake,
+    raft_messages,
+    repair_messages,
+    requests,
+)
 from raftq.wire import errors as wire_errors
 
 CHAIN = bytes(range(16))
@@ -62,6 +70,25 @@ MESSAGES = {
     "snapshot_reply": SnapshotReply(ReplicaId(2), ReplicaId(1), Term(3), Index(40), 4141, True),
     "timeout_now": TimeoutNow(ReplicaId(1), ReplicaId(2), Term(3)),
     "amnesiac": Amnesiac(ReplicaId(1), ReplicaId(2), Term(3)),
+}  # fmt: skip
+
+REPAIRS = {
+    "entries_wanted": repair_messages.EntriesWanted(
+        ReplicaId(1), ReplicaId(2), 7, Index(10), Index(99)
+    ),
+    "entries_given": repair_messages.EntriesGiven(
+        ReplicaId(2), ReplicaId(1), 7, Index(2), entry.GENESIS, entries()
+    ),
+    "entries_not_given": repair_messages.EntriesGiven(
+        ReplicaId(2), ReplicaId(1), 7, Index(2), b"", ()
+    ),
+    "snapshot_wanted": repair_messages.SnapshotWanted(
+        ReplicaId(1), ReplicaId(2), 8, Index(40), 4096
+    ),
+    "snapshot_given": repair_messages.SnapshotGiven(
+        ReplicaId(2), ReplicaId(1), 8, Index(40), Term(2), Micros(77), CHAIN, 4096, b"members",
+        b"state" * 9, True,
+    ),
 }  # fmt: skip
 
 HEARTBEATS = [
@@ -185,6 +212,9 @@ def samples():
     for name, message in MESSAGES.items():
         encoded = raft_messages.encode_raft(GroupId(9), message)
         yield name, joined(encoded), raft_messages.decode_raft
+    for name, message in REPAIRS.items():
+        encoded = repair_messages.encode_repair(GroupId(9), message)
+        yield name, joined(encoded), repair_messages.decode_repair
     yield "heartbeats", raft_messages.encode_heartbeats(HEARTBEATS), raft_messages.decode_heartbeats
     yield (
         "heartbeat_replies",
