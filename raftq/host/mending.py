@@ -32,10 +32,10 @@ class Mending:
     ) -> None:
         self._send_to = send
         self._clock = environment.clock
-        self._draw = draw = environment.entropy.below
+        self._draw = environment.entropy.below
         self._faults = faults
-        self.repair = Repair(group, environment.clock, self._send, draw)
-        self.scrubber = Scrubber(group, draw, environment.clock.monotonic())
+        self.repair = Repair(group, environment.clock, self._send, self._draw)
+        self.scrubber = Scrubber(group, environment.clock.monotonic())
         self._group = group
         self._core_is_old = False
         self._is_unrestored = group.log.needs_snapshot

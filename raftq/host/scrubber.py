@@ -1,8 +1,8 @@
 """When the files of one replica are read again: once a day, a slice at a time, far below the disk's
-speed. The first pass begins within the first hour, at a moment drawn, so that groups take turns.
+speed. The first pass begins within the first hour, each group at a moment of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from raftq.ids import Micros
@@ -16,16 +16,18 @@ _log = logger("raftq.host")
 
 FIRST_PASS_MICROS = 60 * SECOND
 FIRST_PASS_SPREAD = 3_600 * SECOND
+_STEP = 617 * SECOND
+"""From one group to the next, modulo the spread: it shares no factor with it."""
 
 
 class Scrubber:
     """One group's passes."""
 
-    def __init__(self, group: "Group", draw: Callable[[int], int], now: Micros) -> None:
+    def __init__(self, group: "Group", now: Micros) -> None:
         self._group = group
         self._pass: Iterator[int] | None = None
         self._known: tuple[str, ...] = ()
-        self.deadline = Micros(now + FIRST_PASS_MICROS + draw(FIRST_PASS_SPREAD))
+        self.deadline = Micros(now + FIRST_PASS_MICROS + group.group * _STEP % FIRST_PASS_SPREAD)
         self.passes = 0
         self.scrubbed_bytes = 0
 
