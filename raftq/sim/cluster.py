@@ -12,6 +12,7 @@ Rules
 
 import asyncio
 import errno
+import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
 from raftq.sim.network import Fabric, Latency
 from raftq.sim.process import Process
+from raftq.sim.rot import Rot
 from raftq.sim.watch import Watch
 from raftq.storage.faults import NO_FAULTS as NO_STORAGE_FAULTS
 from raftq.storage.faults import Faults as StorageFaults
@@ -66,6 +68,7 @@ class SimCluster:
         self.watch = Watch(loop)
         self.nodes: Sequence[str] = tuple(f"n{number + 1}" for number in range(nodes))
         self.clients: Sequence[str] = tuple(f"c{number + 1}" for number in range(clients))
+        self.rotten = Rot()
         self.servers: dict[str, Node] = {}
         """The nodes that run, by name; a paused one is among them."""
         self._failing: dict[str, bool] = {}
@@ -219,6 +222,9 @@ class SimCluster:
         """No sync that begins from now on is stalled."""
         for machine in self._machines.values():
             machine.disk.end_stalls()
+
+    def rot(self, node: str, choose: random.Random) -> str:
+        return self.rotten.strike(node, self._machines[node].disk, choose)
 
     def jump_wall(self, node: str, by: Micros) -> None:
         self._machines[node].clock.jump_wall(by)

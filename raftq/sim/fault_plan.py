@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How often a kind is drawn, and how long it lasts."""
+    """How often a kind is drawn, and how long it lasts. Of weight 0: only where it is asked for."""
 
     weight: int
     micros_min: int
@@ -57,6 +57,7 @@ KINDS = {
     "disk_full": Shape(2, 1 * MICROS, 6 * MICROS),
     "jump": Shape(1, 1, 2),
     "rate": Shape(1, 1 * MICROS, 8 * MICROS),
+    "rot": Shape(0, 1, 2),
 }
 
 
@@ -65,7 +66,7 @@ def draw_plan(
 ) -> list[Fault]:
     """A plan of exactly `faults` faults that are over when the quiet part of `duration` begins."""
     names = tuple(kinds) or tuple(KINDS)
-    weights = [KINDS[name].weight for name in names]
+    weights = [max(KINDS[name].weight, 1 if kinds else 0) for name in names]
     end = duration - duration // QUIET_SHARE
     assert end > SETTLE_MICROS, "too short for faults"
     plan = []

@@ -33,6 +33,23 @@ def has_converged(cluster: SimCluster) -> bool:
     return all(_is_settled(cluster, group) for group in _groups(cluster))
 
 
+def scrub(cluster: SimCluster) -> None:
+    """Have everything read that rot may have hit unseen."""
+    for node, server in cluster.servers.items():
+        for replica in server.host.groups.values():
+            replica.mending.scrubber.begin(cluster.machine(node).clock.monotonic())
+            replica.want_turn()
+
+
+def is_scrubbed(cluster: SimCluster) -> bool:
+    """Whether every replica has been read through, and nothing is lost anywhere."""
+    return all(
+        replica.mending.scrubber.passes and not replica.mending.health
+        for server in cluster.servers.values()
+        for replica in server.host.groups.values()
+    )
+
+
 def _groups(cluster: SimCluster) -> list[GroupId]:
     found = {group: True for node in cluster.servers.values() for group in node.host.groups}
     return sorted(found)
@@ -42,6 +59,8 @@ def _is_settled(cluster: SimCluster, group: GroupId) -> bool:
     replicas = cluster.replicas(group)
     some = next(iter(replicas.values()))
     if len(replicas) < len(some.nodes):
+        return False
+    if any(replica.mending.health for replica in replicas.values()):
         return False
     facts = {
         (replica.raft.term, replica.raft.leader, replica.raft.last_index, replica.applied_index)

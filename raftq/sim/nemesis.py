@@ -370,6 +370,10 @@ class Nemesis:
 
         return end
 
+    def _rot(self, _fault: Fault) -> None:
+        node = self._choose.choice(self._cluster.nodes)
+        self._tell(self._cluster.rot(node, self._choose), node)
+
     def _jump(self, _fault: Fault) -> None:
         node = self._choose.choice(self._cluster.nodes)
         scale = self._choose.choice((1_000, MICROS, 3_600 * MICROS, JUMP_MICROS_MAX))

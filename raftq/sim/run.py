@@ -22,7 +22,7 @@ from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import NO_BUGS, Bugs, SimCluster
 from raftq.sim.entropy import generator
 from raftq.sim.fault_plan import QUIET_SHARE, Fault, draw_plan
-from raftq.sim.final import compare, has_converged
+from raftq.sim.final import compare, has_converged, is_scrubbed, scrub
 from raftq.sim.ledger import Availability
 from raftq.sim.loop import MICROS, SimLoop, SimulationError
 from raftq.sim.nemesis import Nemesis
@@ -177,6 +177,9 @@ class _Run:
         self.availability.finish(loop.now)
         for host in HOSTS:
             cluster.kill_client(host)
+        if cluster.rotten.strikes:
+            scrub(cluster)
+            self._wait("files without rot", CONVERGE_SECONDS_MAX, lambda: is_scrubbed(cluster))
         self._wait("equal replicas", CONVERGE_SECONDS_MAX, lambda: has_converged(cluster))
         compare(cluster, workload)
 

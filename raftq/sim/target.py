@@ -1,5 +1,6 @@
 """What a nemesis can do to a cluster, whatever that is made of."""
 
+import random
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,6 +63,10 @@ class Target(Protocol):
 
     def slow_network(self, latency: Latency | None) -> None:
         """The whole network is like that from now on, or as usual."""
+        ...
+
+    def rot(self, node: str, choose: random.Random) -> str:
+        """Bytes in a file of the node change, up or down; what was done."""
         ...
 
     def jump_wall(self, node: str, by: Micros) -> None: ...

@@ -58,12 +58,12 @@ class Damage:
         if reason not in self.reasons:
             self.reasons = (*self.reasons, reason)
 
-    def sealed_segments(self) -> list[int]:
-        """Those that hold entries and are not written any more."""
+    def segments(self) -> list[tuple[int, int | None]]:
+        """Those that hold entries; of the one that is written, up to where it is written now."""
+        appender = self._appender
         return [
-            segment
+            (segment, appender.position if segment == appender.sequence else None)
             for _, segment in self._contents.entries.runs()
-            if segment != self._appender.sequence
         ]
 
     def segment_file(self, segment: int) -> File | None:

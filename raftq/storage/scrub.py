@@ -1,6 +1,6 @@
-"""One pass over what a log keeps and does not write any more, in slices, to find rot early.
+"""One pass over what a log keeps, in slices, to find rot early.
 
-Sealed segments are walked unit by unit, so that headers and records are checked as a start without
+Segments are walked unit by unit, so that headers and records are checked as a start without
 indexes would check them; then their indexes, the patches, and the snapshots. What is found bad is a
 hole from then on (entries), not given out any more (snapshots), or made anew at the next start
 (indexes). Nothing is removed, nothing is written.
@@ -22,14 +22,14 @@ from raftq.storage.unit import seed_of
 
 def scrub(log: Damage, patches: Patches) -> Iterator[int]:
     """Yields the bytes looked at since the last time; what is found is noted."""
-    for segment in log.sealed_segments():
-        yield from _segment(log, segment)
+    for segment, end in log.segments():
+        yield from _segment(log, segment, end)
     for part in patches.in_use():
         yield patches.check(part)
     yield from log.check_snapshots()
 
 
-def _segment(log: Damage, segment: int) -> Iterator[int]:
+def _segment(log: Damage, segment: int, end: int | None) -> Iterator[int]:
     file = log.segment_file(segment)
     if file is None:
         log.suspect_bytes(segment, 0, 1 << 62, "the segment cannot be opened")
@@ -41,7 +41,7 @@ def _segment(log: Damage, segment: int) -> Iterator[int]:
             file,
             seed_of(log.incarnation, segment),
             start=SEGMENT_HEADER_BYTES,
-            stop=None,
+            stop=end,
             read_bytes=SCRUB_SLICE_BYTES,
         ):
             header = found.header
@@ -54,7 +54,8 @@ def _segment(log: Damage, segment: int) -> Iterator[int]:
             if seen >= SCRUB_SLICE_BYTES:
                 yield seen
                 seen = 0
-        log.suspect_bytes(segment, sound_to, 1 << 62, "no unit is there any more")
+        if end is None or end > sound_to:
+            log.suspect_bytes(segment, sound_to, end or 1 << 62, "no unit is there any more")
         _check_index(log, segment)
     yield seen
 
