@@ -22,7 +22,7 @@ from raftq.env import Buffer, Transport
 from raftq.errors import Busy, ConnectionFailed, ProtocolError, RaftqError, Timeout
 from raftq.limits import MAX_ANSWER_BYTES
 from raftq.wire import cbor, handshake
-from raftq.wire.connection import GOODBYE, OPEN, PING, PONG, ClientConnection
+from raftq.wire.connection import CANCELLABLE, GOODBYE, OPEN, PING, PONG, ClientConnection
 from raftq.wire.errors import WireError, decode_error
 from raftq.wire.frames import Frame, FrameKind
 
@@ -31,6 +31,9 @@ Answer = Callable[[Frame | WireError], None]
 
 HANDSHAKE_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 1.0
+WAITING_TICK_SECONDS: Final = 0.15
+"""While an answer is awaited that should come soon: a node that is paused or cut off breaks nothing."""
+
 SILENT_TICKS_MAX: Final = 4
 _JOIN_BELOW_BYTES: Final = 16 * 1024
 """Short frames are joined: one copy is cheaper than three vectors."""
@@ -248,7 +251,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._silent_ticks:
             self._write([PING])
-        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        is_waiting = not CANCELLABLE.issuperset(self._wire.streams.values())
+        seconds = WAITING_TICK_SECONDS if is_waiting else TICK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
+from raftq.client.ports import SECOND_US
 from raftq.client.routing import QueueInfo, Router
-from raftq.errors import ProducerFenced
+from raftq.errors import ProducerFenced, ProtocolError
 from raftq.ids import Partition, ProducerId
 
 
@@ -63,9 +64,15 @@ class Identity:
             raise ProducerFenced(f"{self._whose} was opened by somebody else; this one must stop")
 
     async def _open(self, epoch: int, seconds: float) -> dict[str, Any]:
+        clock = self._router.outside.clock
+        until = clock.monotonic() + int(seconds * SECOND_US)
         connection = await self._router.to_leader(self._group, seconds)
-        reply = await connection.control({**self._request, "epoch": epoch}, seconds)
-        if reply["opened"]:
-            self.epoch = int(reply["epoch"])
-            self.next_sequence = int(reply["last_sequence"]) + 1
+        left = max(until - clock.monotonic(), 0) / SECOND_US
+        reply = await connection.control({**self._request, "epoch": epoch}, left)
+        try:
+            if reply["opened"]:
+                self.epoch = int(reply["epoch"])
+                self.next_sequence = int(reply["last_sequence"]) + 1
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"an opening was answered with {reply!r}") from error
         return reply

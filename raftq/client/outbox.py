@@ -20,7 +20,8 @@ A batch that is given up may leave a hole in the numbers, and what follows is re
 SequenceGap, or with SessionExpired if nothing was published yet. When that happens to the first
 outstanding one, the producer begins anew (`Identity.renew`): nothing sent before enters the log any
 more, and the answer says up to which number it did. What did is sent once more as it was, and is
-answered with its offsets; all the rest gets new numbers. So a hole costs a delay, never an error.
+answered with its offsets; all the rest gets new numbers. So a hole costs a delay, never an error; but
+of a producer that was forgotten meanwhile, for being idle so long, nobody can tell.
 
 Invariant: numbers ascend in `_outstanding`.
 """
@@ -128,11 +129,14 @@ class Outbox:
 
     def fail_all(self, error: RaftqError) -> None:
         """Give everything up."""
-        for batch in self.batches():
-            self._fail(batch, error)
+        batches = self.batches()
+        # First of all nothing is left: who hears of the first failure may look for more to send.
         self._outstanding.clear()
         self._queued.clear()
         self.open = None
+        for batch in batches:
+            if not batch.is_done:
+                self._fail(batch, error)
 
     def close(self) -> None:
         if self._recovery is not None:
@@ -144,6 +148,10 @@ class Outbox:
     # --- Sending -----------------------------------------------------------------------------
 
     def _pump(self) -> None:
+        if self._renew:
+            # The server may have begun anew already, and take nothing under the old epoch.
+            self._recover(None)
+            return
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._connection = self._router.open_to(self._group)
@@ -280,12 +288,16 @@ class Outbox:
                     await self._pause()
                 self._drop_expired()
                 if self.is_idle:
+                    self._error, self._tries = None, 0
                     break
                 try:
                     await self._reach()
                 except (RaftqError, NotLeader, Moved) as error:
-                    if isinstance(error, RaftqError) and not error.retriable:
+                    if isinstance(error, ProducerFenced | QueueNotFound):
                         self._end(error)
+                        break
+                    if isinstance(error, RaftqError) and not error.retriable:
+                        self.fail_all(error)
                         break
                     self._router.heard(self._group, error)
                     self._error = error
@@ -308,13 +320,16 @@ class Outbox:
         first = min((batch.until for batch in (*self._outstanding, *self._queued)), default=0)
         return max(first - self._router.outside.clock.monotonic(), 0)
 
+    def _left_seconds(self) -> float:
+        """Seconds that one attempt may take."""
+        return min(self._left_us() / SECOND_US, ATTEMPT_SECONDS)
+
     async def _reach(self) -> None:
         if self._renew:
-            await self._identity.renew(ATTEMPT_SECONDS)
+            await self._identity.renew(self._left_seconds())
             self._renew = False
             self._sort_outstanding(self._identity.next_sequence - 1)
-        seconds = min(self._left_us() / SECOND_US, ATTEMPT_SECONDS)
-        self._connection = await self._router.to_leader(self._group, seconds)
+        self._connection = await self._router.to_leader(self._group, self._left_seconds())
 
     def _sort_outstanding(self, published: int) -> None:
         """All numbers up to `published` are in the log, and of what was sent nothing else will be."""

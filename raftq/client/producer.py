@@ -40,6 +40,9 @@ from raftq.limits import PRODUCER_WINDOW
 from raftq.placement.partitioner import partition_for
 
 DEFAULT_WINDOW: Final = 32
+WINDOW_MAX: Final = PRODUCER_WINDOW // 2
+"""What was sent before a producer began anew must be remembered beside what it sends then."""
+
 LINGER_SECONDS: Final = 0.002
 """Without a linger of its own a batch waits at most this long behind others on their way."""
 
@@ -68,8 +71,8 @@ class Producer:
         window: int = DEFAULT_WINDOW,
         seconds: float,
     ) -> None:
-        if not 1 <= window <= PRODUCER_WINDOW:
-            raise InvalidArgument(f"window is 1 to {PRODUCER_WINDOW} batches, not {window}")
+        if not 1 <= window <= WINDOW_MAX:
+            raise InvalidArgument(f"window is 1 to {WINDOW_MAX} batches, not {window}")
         if linger is not None and not 0 <= linger <= LINGER_SECONDS_MAX:
             raise InvalidArgument(f"linger is 0 to {LINGER_SECONDS_MAX:g} seconds, not {linger}")
         self.queue = queue

@@ -137,7 +137,10 @@ class Router:
         if found is None:
             found = next((each for each in self._connections.values() if each.is_open), None)
         if found is None:
-            raise ConnectionFailed(f"no node could be reached: {'; '.join(failures)}")
+            for failure in failures:
+                if not isinstance(failure, ConnectionFailed):
+                    raise failure
+            raise ConnectionFailed(f"no node could be reached: {'; '.join(map(str, failures))}")
         self._asked = found.address
         return found
 
@@ -147,14 +150,14 @@ class Router:
 
     async def _first_to_answer(
         self, addresses: list[Address], seconds: float
-    ) -> tuple[Connection | None, list[str]]:
+    ) -> tuple[Connection | None, list[RaftqError]]:
         """The first that answers, or why none did. One is asked after the other, the next one also
         when one is slow: a node may be silent for ever.
         """
         clock = self.outside.clock
         until = clock.monotonic() + int(seconds * SECOND_US)
         waiting, asked = list(addresses), dict[Address, asyncio.Task[Connection]]()
-        failures: list[str] = []
+        failures: list[RaftqError] = []
         news = asyncio.Event()
         is_next = True
         while waiting or asked:
@@ -164,7 +167,10 @@ class Router:
                 asked[address].add_done_callback(lambda _: news.set())
             pause = until - clock.monotonic()
             if pause <= 0:
-                failures += [f"{each} did not answer within {seconds:.1f} s" for each in asked]
+                failures += [
+                    ConnectionFailed(f"{each} did not answer within {seconds:.1f} s")
+                    for each in asked
+                ]
                 break
             if waiting:
                 pause = min(pause, int(SLOW_SECONDS * SECOND_US))
@@ -176,10 +182,14 @@ class Router:
                 is_next = True
             news.clear()
             for address in [each for each, opening in asked.items() if opening.done()]:
+                opening = asked.pop(address)
+                if opening.cancelled():
+                    raise ConnectionFailed("the client is closed")
                 try:
-                    return asked.pop(address).result(), failures
-                except ConnectionFailed as error:
-                    failures.append(str(error))
+                    return opening.result(), failures
+                except RaftqError as error:
+                    failures.append(error)
+                    is_next = True
         return None, failures
 
     def _open(self, address: Address) -> asyncio.Task[Connection]:
@@ -244,17 +254,18 @@ class Router:
             if error.leader is not None:
                 self._leaders[group] = error.leader
             else:
-                self._leaders.pop(group, None)
-                self._leave_asked_alone()
+                # Whoever was taken for the leader has answered, or else the one asked as any node.
+                leader = self._leaders.pop(group, "")
+                self._leave_alone(self._addresses.get(leader, self._asked))
         elif isinstance(error, Moved):
             self._queues.clear()
         elif error.retriable:
             self._leaders.pop(group, None)
 
-    def _leave_asked_alone(self) -> None:
-        """Whoever was asked as any node did not help: another one may."""
-        if self._asked is not None:
-            self._clueless_until[self._asked] = self.outside.clock.monotonic() + CLUELESS_US
+    def _leave_alone(self, address: Address | None) -> None:
+        """That node could not help: another one may."""
+        if address is not None:
+            self._clueless_until[address] = self.outside.clock.monotonic() + CLUELESS_US
 
     def forget(self, queue: str) -> None:
         """What was known of the queue turned out wrong."""
@@ -312,7 +323,7 @@ class Router:
                 if group is not None:
                     self.heard(group, error)
                 elif not isinstance(error, RaftqError) or error.retriable:
-                    self._leave_asked_alone()
+                    self._leave_alone(self._asked)
                 await patience.after(error)
 
     async def _refresh(self, seconds: float) -> None:
@@ -334,7 +345,8 @@ class Router:
             connection = await self.to_any(REFRESH_SECONDS)
             self._learn(await connection.control({"do": "metadata"}, REFRESH_SECONDS))
         except (RaftqError, NotLeader, Moved):
-            pass  # A guess is missing: the request itself goes to any node, which forwards it.
+            self._leave_alone(self._asked)
+            # A guess is missing: the request itself goes to any node, which forwards it.
         finally:
             self._refreshing = None
 

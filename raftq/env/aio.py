@@ -93,6 +93,7 @@ class AioSync:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticket_next = 1
         self._in_kernel: dict[int, Done] = {}
+        self._finished: collections.deque[tuple[Done, OSError | None]] = collections.deque()
         self._waiting: collections.deque[tuple[int, Done]] = collections.deque()
         self._closed = False
 
@@ -135,6 +136,7 @@ class AioSync:
             return
         while self._in_kernel or self._waiting:
             self._reap(wait_for=min(1, len(self._in_kernel)), timeout=None)
+        self._deliver()
         self._closed = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._eventfd)
@@ -172,12 +174,9 @@ class AioSync:
         # The events are copied out first: the buffer is the kernel's to fill again.
         events = bytes(memoryview(self._events)[: count * EVENT.size])
         for ticket, _, result, _ in EVENT.iter_unpack(events):
-            done = self._in_kernel.pop(ticket)
             error = None if result >= 0 else OSError(-result, os.strerror(-result))
-            if self._loop is None:
-                done(error)
-            else:
-                deliver(self._loop, done, error)
+            self._finished.append((self._in_kernel.pop(ticket), error))
+        self._deliver()
         while self._waiting and len(self._in_kernel) < REQUESTS_MAX:
             fd, done = self._waiting.popleft()
             try:
@@ -187,6 +186,15 @@ class AioSync:
                 deliver(self._loop, done, error)
             finally:
                 os.close(fd)
+
+    def _deliver(self) -> None:
+        # A failed sync may end in `close`, from in here: nothing that has come may be waited for there.
+        while self._finished:
+            done, error = self._finished.popleft()
+            if self._loop is None:
+                done(error)
+            else:
+                deliver(self._loop, done, error)
 
     def _call(self, number: int, *arguments: object) -> int:
         while True:

@@ -276,7 +276,9 @@ class Group:
         """A leader whose disk stalls longer than an election takes hands over to one that keeps up."""
         if self.log.sync_age(now) < ELECTION_MICROS_MIN or now < self._hand_over_again_at:
             return
-        followers = [f for f in self.raft.status().followers if f.silent < ELECTION_MICROS_MIN]
+        voters = self.raft.membership.voters
+        heard = [f for f in self.raft.status().followers if f.silent < ELECTION_MICROS_MIN]
+        followers = [follower for follower in heard if follower.replica in voters]
         best = max(followers, key=lambda follower: follower.match_index, default=None)
         if best is not None:
             self._hand_over_again_at = Micros(now + ELECTION_MICROS_MAX)
@@ -297,11 +299,11 @@ class Group:
         ):
             index = Index(self.raft.last_index + 1)
             log_time = self.raft.log_time()
-            self.log_time_alarm.entry(log_time, now=now, wall=self.raft.wall)
             batch = proposals.take(
                 self._admission, index=index, log_time=log_time, place=self._place
             )
             if batch:
+                self.log_time_alarm.entry(log_time, now=now, wall=self.raft.wall)
                 appended = self.raft.propose(batch, log_time)
                 assert appended == index
                 size = sum(len(command.body) for command in batch)
@@ -336,6 +338,8 @@ class Group:
                 self._witness.ready(self, ready)
             if ready.write is not None:
                 self.log.write(ready.write)
+                if self.stopped:
+                    return  # The disk failed, and everybody who waited has heard.
             if ready.snapshot is not None:
                 self.restore()
             for message in ready.send_now:

@@ -4,7 +4,7 @@
 
     election.py      time without a leader, campaigns, votes
     following.py     what a leader sends: entries, heartbeats, snapshot pieces
-    replication.py   what a leader sends and hears: appends, heartbeats, answers, hand-over
+    replication.py   what a leader sends and hears: appends, heartbeats, answers
     snapshots.py     snapshots to followers that are far behind
     reads.py         linearizable reads
     changes.py       membership changes: what is admitted

@@ -11,7 +11,7 @@ from asyncio import BufferedProtocol, TimerHandle
 from typing import TYPE_CHECKING, cast
 
 from raftq.env import Buffer, Listener, Transport
-from raftq.errors import ProtocolError, RaftqError
+from raftq.errors import Busy, ProtocolError, RaftqError
 from raftq.limits import (
     CONNECTION_WRITE_BUFFER_MAX,
     FRAME_MICROS,
@@ -89,7 +89,9 @@ class ClientConnection(BufferedProtocol):
         self._transport = cast("Transport", transport)
         self._number = self._port.joined(self)
         if len(self._port.connections) > MAX_CONNECTIONS:
-            self._refuse(ProtocolError(f"more than {MAX_CONNECTIONS} connections"))
+            self._refuse(
+                Busy(f"this node has {MAX_CONNECTIONS} connections, its bound", retry_after=1.0)
+            )
             return
         self._begun_at = self._node.now()
         self._wait_for_rest(HANDSHAKE_MICROS)

@@ -9,7 +9,7 @@ once, too: the asker knows how long it wants to try.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raftq.errors import InvalidArgument, ProtocolError, QueueNotFound, RaftqError
+from raftq.errors import Busy, InvalidArgument, ProtocolError, QueueNotFound, RaftqError
 from raftq.host import Group
 from raftq.host.link import Link
 from raftq.ids import METADATA_GROUP, GroupId
@@ -51,7 +51,8 @@ class Router:
             if self.leading(METADATA_GROUP) is None and request.hops < forwarding.HOPS_MAX:
                 self.forward(request, METADATA_GROUP)
             elif not request.is_answered:
-                request.fail(error)
+                is_certain = self.leading(METADATA_GROUP) is not None
+                request.fail(error if is_certain else Busy(f"{error}, as far as this node knows"))
         except RaftqError as error:
             if not request.is_answered:
                 request.fail(error)

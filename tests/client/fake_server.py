@@ -25,7 +25,7 @@ from raftq.sim.network import Fabric
 from raftq.sim.process import Process
 from raftq.wire import cbor, control, errors, handshake, requests
 from raftq.wire.connection import PONG, ServerConnection
-from raftq.wire.frames import FrameKind
+from raftq.wire.frames import FrameKind, encode_frame
 
 K = FrameKind
 
@@ -122,6 +122,11 @@ class FakeConnection(Controls, asyncio.BufferedProtocol):
                 self.serve(frame.kind, frame.stream, memoryview(bytes(frame.body)))
 
     def greet(self, frame):
+        if self.node.refuse.get(K.HELLO):
+            error = self.node.refuse[K.HELLO].pop(0)
+            self.transport.writelines(encode_frame(K.ERROR, 0, errors.encode_error(error)))
+            self.transport.close()
+            return
         hello = handshake.decode_hello(frame.body)
         handshake.choose_version(hello.versions)
         self.wire.welcomed()

@@ -12,6 +12,7 @@ from raftq.errors import (
     QueueNotFound,
     SequenceGap,
     SessionExpired,
+    Timeout,
 )
 
 
@@ -59,6 +60,24 @@ def test_a_batch_lost_and_given_up_costs_those_behind_it_a_delay_and_no_error():
             assert (await second).offset == 1
             assert [receipt.offset for receipt in await third] == [2, 3]
         assert cluster.bodies("orders") == [b"0", b"2", b"3", b"4"]
+
+    run(scenario)
+
+
+def test_a_hole_and_a_leader_that_says_nothing_cost_no_more_than_the_time_of_the_call():
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        loop = asyncio.get_running_loop()
+        async with cluster.client(timeout=1.0) as client, client.producer("orders") as producer:
+            await producer.send(b"0")
+            cluster.n1.refuse[K.PUBLISH] = [SequenceGap("a gap")]
+            cluster.n1.delay[K.CONTROL] = 100.0
+            begun = loop.time()
+            with pytest.raises(Timeout):
+                await producer.send(b"1")
+            assert loop.time() - begun < 1.1
+            cluster.n1.delay.clear()
+            assert (await producer.send(b"2")).offset == 1
 
     run(scenario)
 

@@ -10,6 +10,7 @@ from raftq.errors import (
     InvalidArgument,
     MessageTooLarge,
     NoQuorum,
+    ProtocolError,
     QueueFull,
     QueueNotFound,
     Timeout,
@@ -198,7 +199,7 @@ def test_a_silent_leader_is_noticed():
             cluster.move_leader(1, "n2")
             begun = loop.time()
             assert (await client.send("orders", b"2")).offset == 1
-            assert loop.time() - begun < 7
+            assert loop.time() - begun < 2
 
     run(scenario, nodes=2)
 
@@ -256,6 +257,21 @@ def test_without_a_quorum_the_node_that_answers_is_believed():
                 await client.send("orders", b"2")
 
     run(scenario, nodes=3)
+
+
+def test_a_node_that_refuses_a_greeting_costs_that_send_and_no_other():
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client(timeout=2.0) as client:
+            await client.send("orders", b"1")
+            cluster.n1.lose[K.PUBLISH] = 1
+            cluster.n1.refuse[K.HELLO] = [ProtocolError("not you")] * 2
+            with pytest.raises(ProtocolError, match="not you") as caught:
+                await client.send("orders", b"2")
+            assert caught.value.outcome == "unknown"
+            assert (await client.send("orders", b"3")).offset == 1
+
+    run(scenario)
 
 
 def test_no_leader_in_time():

@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import threading
+import time
 
 import pytest
 
@@ -211,3 +212,28 @@ def test_aio_unavailable_says_why(monkeypatch):
     monkeypatch.setattr(aio_module, "SYSTEM_CALLS", {})
     with pytest.raises(AioUnavailableError, match="not known"):
         AioSync()
+
+
+@pytest.mark.timeout(30)
+def test_a_completion_may_close_the_context_while_others_are_waiting_to_be_told(aio, tmp_path):
+    """A failed sync stops the node, from inside its callback: it must not wait for what has come."""
+    told = []
+
+    async def main():
+        files = [written(tmp_path / str(number), 100) for number in range(3)]
+
+        def first(error):
+            told.append(error)
+            aio.close()
+
+        aio.sync(files[0].fileno(), first)
+        for file in files[1:]:
+            aio.sync(file.fileno(), told.append)
+        # The loop is kept busy until all of them are done: they come in one batch.
+        time.sleep(0.3)  # noqa: ASYNC251 - that is what is wanted here.
+        await until(lambda: len(told) == 3)
+        for file in files:
+            file.close()
+
+    asyncio.run(main())
+    assert told == [None] * 3

@@ -17,7 +17,7 @@ from raftq.sim.reexec import fix_hashes, has_fixed_hashes
 from raftq.sim.trace import Trace
 
 SECOND = 1_000_000
-ITS_KINDS = [kind for kind in KINDS if kind not in {"sync_error", "disk_full"}]
+ITS_KINDS = [kind for kind in KINDS if kind not in {"sync_error", "disk_full", "rot"}]
 """A toy stops for good when its disk does."""
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
