@@ -18,6 +18,7 @@ import typer
 from raftq.cli.options import JsonOption
 from raftq.cli.output import print_error, print_json, print_table, print_text
 from raftq.errors import InvalidArgument
+from raftq.storage.index import PATCH
 from raftq.storage.reader import (
     FoundEntry,
     OpenFile,
@@ -144,6 +145,8 @@ def inspect(
     for directory in directories:
         for problem in directory.replica.problems:
             print_text(f"{directory.path}: {problem}")
+        for reason in directory.replica.repaired:
+            print_text(f"{directory.path}: {reason} (nothing is missing: it is repaired)")
 
 
 def replica_map(directory: Directory) -> dict[str, Any]:
@@ -166,6 +169,7 @@ def replica_map(directory: Directory) -> dict[str, Any]:
             {"index": snapshot.index, "problem": snapshot.problem} for snapshot in replica.snapshots
         ],
         "problems": list(replica.problems),
+        "repaired": list(replica.repaired),
     }
 
 
@@ -191,10 +195,12 @@ def _show_entries(directory: Directory, start: int, limit: int, *, as_json: bool
         if as_json:
             print_json(fields)
         else:
+            is_patch = found.segment >= PATCH
+            place = "a patch" if is_patch else f"segment {found.segment}"
             proof = "" if found.proved else "  NOT PROVED"
             print_text(
                 f"{entry.index:>10}  term {entry.term}  {fields['kind']:<10} {entry.size:>9} B  "
-                f"{entry.chain.hex()[:16]}  segment {found.segment} at {found.position}{proof}"
+                f"{entry.chain.hex()[:16]}  {place} at {found.position}{proof}"
             )
         shown += 1
         if shown == limit:
@@ -236,6 +242,7 @@ def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
                 "commit_index": each.directory.replica.commit_index,
                 "commit_chain": each.directory.replica.commit_chain,
                 "problems": each.problems,
+                "repaired": list(each.directory.replica.repaired),
             }
             for each in checked
         ]
@@ -257,6 +264,8 @@ def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
         for each in checked:
             for problem in each.problems:
                 print_text(f"{each.directory.path}: {problem}")
+            for reason in each.directory.replica.repaired:
+                print_text(f"{each.directory.path}: {reason} (repaired)")
         for difference in differences:
             print_text(difference)
         if is_sound:

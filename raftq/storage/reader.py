@@ -7,10 +7,12 @@ segments that a recovery superseded. A range can then be read alone, by anyone, 
 Rule 1. What is wrong with the files is a sentence in `problems`, never an exception.
 Rule 2. Entries behind the commit mark are there, and say so (`marked` False): an acknowledged
         message may be found among them, because the mark of the newest write comes with the next.
-Rule 3. No disk port here: a directory is a list of names and a function that opens one.
+Rule 3. What was repaired is read from the patches that join, as the replica itself does; the damage
+        that they heal is told in `repaired`, not in `problems`.
+Rule 4. No disk port here: a directory is a list of names and a function that opens one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,9 @@ from raftq.raft.entry import (
     commands as commands,  # noqa: PLC0414 - for readers, who know the log and not the core.
 )
 from raftq.raft.ready import SnapshotMeta
+from raftq.storage.index import PATCH, PatchRun
+from raftq.storage.patch import Patch, range_of
+from raftq.storage.patch import read as read_patch
 from raftq.storage.replay import Contents, Replay
 from raftq.storage.segment import (
     SEGMENT_HEADER_BYTES,
@@ -96,7 +101,8 @@ class PlainFile:
 class LiveRange(NamedTuple):
     """Bytes of one segment whose entries are the log's, from a unit's header to an entry's end.
 
-    Every entry in it is live. `previous_chain` is the chain value that its first entry follows.
+    Or of a patch, from an entry to another's end; its `segment` is `PATCH` or higher. Every entry
+    in it is live. `previous_chain` is the chain value that its first entry follows.
     """
 
     segment: int
@@ -124,6 +130,8 @@ class Replica:
     incarnation: int
     condition: Condition
     problems: tuple[str, ...]
+    repaired: tuple[str, ...]
+    """What was wrong and is healed by patches."""
     tail_cut: bool
     term: Term
     vote: ReplicaId
@@ -200,9 +208,12 @@ def read_replica(names: Sequence[str], open_file: OpenFile) -> Replica:
     """Walk everything in a replica's directory."""
     files: dict[int, OfflineFile] = {}
     by_sequence: dict[int, str] = {}
+    patches: dict[str, OfflineFile] = {}
     problems: list[str] = []
     try:
         for name in sorted(names):
+            if range_of(name) is not None:
+                patches[name] = open_file(name)
             sequence = sequence_of(name)
             wanted = is_segment(name) or is_spare(name)
             if sequence is None or not wanted or sequence in files:
@@ -214,9 +225,9 @@ def read_replica(names: Sequence[str], open_file: OpenFile) -> Replica:
                 problems.append(f"{name} cannot be opened: {error}")
         layout = lay_out(files, None)
         snapshots = _snapshots(names, open_file, layout.incarnation)
-        return _read_open(files, by_sequence, layout, problems, snapshots)
+        return _read_open(files, by_sequence, layout, problems, snapshots, patches)
     finally:
-        for file in files.values():
+        for file in (*files.values(), *patches.values()):
             file.close()
 
 
@@ -226,6 +237,7 @@ def _read_open(
     layout: Layout,
     problems: list[str],
     snapshots: tuple[StoredSnapshot, ...],
+    patches: dict[str, OfflineFile],
 ) -> Replica:
     replay = _Collector()
     walk = Walk(layout, replay, boot=None)
@@ -234,6 +246,7 @@ def _read_open(
         replay.accept(stretch.sequence, header, body)
     contents = replay.contents
     entries = contents.entries
+    lying = dict(files)
 
     def chain(index: Index) -> bytes | None:
         if index == contents.base.index:
@@ -241,35 +254,41 @@ def _read_open(
         place = entries.place(index)
         if place is None:
             return None
-        data = files[place.segment].read(place.position, ENTRY_HEADER_BYTES)
+        data = lying[place.segment].read(place.position, ENTRY_HEADER_BYTES)
         return bytes(HEADER.unpack(data)[10]) if len(data) == ENTRY_HEADER_BYTES else None
 
+    newest = walk.last
+    # Patches change what is held, not what is live in the segments: that comes first.
+    places = [(*place, *_bounds(contents, *place)) for place in replay.live()]
+    patched, unused = _patched(lying, contents, newest, layout.incarnation, patches)
+    live = [
+        LiveRange(
+            segment,
+            names[segment],
+            start,
+            stop,
+            first,
+            last,
+            chain(Index(first - 1)),
+            layout.incarnation,
+        )
+        for segment, start, stop, first, last in places
+    ]
+    live = sorted([*live, *patched], key=lambda found: found.first_index)
     commit = (contents.base.index, contents.base.chain)
     if chain(replay.commit_index) == replay.commit_chain:
         commit = max(commit, (replay.commit_index, replay.commit_chain))
-    live = []
-    for segment, start, stop in replay.live():
-        first, last = _bounds(contents, segment, start, stop)
-        live.append(
-            LiveRange(
-                segment,
-                names[segment],
-                start,
-                stop,
-                first,
-                last,
-                chain(Index(first - 1)),
-                layout.incarnation,
-            )
-        )
-    newest = walk.last
+    found = (*problems, *walk.amnesia, *walk.problems, *replay.problems, *unused)
+    # What is wrong with files costs nothing where no entry is lost by it.
+    is_whole = not (problems or walk.amnesia or replay.problems or entries.holes)
     condition = walk.condition
-    if condition is Condition.OK and replay.problems:
-        condition = Condition.DAMAGED
+    if condition is not Condition.AMNESIAC:
+        condition = Condition.OK if is_whole else Condition.DAMAGED
     return Replica(
         incarnation=layout.incarnation,
         condition=condition,
-        problems=(*problems, *walk.amnesia, *walk.problems, *replay.problems),
+        problems=() if is_whole else found,
+        repaired=found if is_whole else (),
         tail_cut=walk.tail_cut,
         term=newest.term if newest else Term(0),
         vote=newest.vote if newest else ReplicaId(0),
@@ -281,6 +300,73 @@ def _read_open(
         ranges=tuple(live),
         segments=tuple(name for _, name in sorted(names.items()) if is_segment(name)),
         snapshots=snapshots,
+    )
+
+
+def _patched(
+    lying: dict[int, OfflineFile],
+    contents: Contents,
+    newest: UnitHeader | None,
+    incarnation: int,
+    patches: Mapping[str, OfflineFile],
+) -> tuple[list[LiveRange], list[str]]:
+    """The parts of patches that fill holes and join, and sentences about patches that fail.
+
+    Their files are added to `lying`, the files by number.
+    """
+    entries = contents.entries
+
+    def entry(index: Index) -> Entry | None:
+        place = entries.place(index)
+        if place is None:
+            return None
+        try:
+            return parse(memoryview(lying[place.segment].read(place.position, place.length)))
+        except (Corrupted, OSError):
+            return None
+
+    def joins(patch: Patch) -> bool:
+        if not entries.first_index <= patch.first <= patch.last <= entries.last_index:
+            return False
+        before, behind = entry(Index(patch.first - 1)), entry(Index(patch.last + 1))
+        chain = patch.entries[-1].chain
+        if before is not None and before.chain != patch.previous_chain:
+            return False
+        if behind is None:
+            is_end = newest is not None and patch.last == newest.last_index
+            return newest is not None and is_end and chain == newest.last_chain
+        return verify(behind, chain)
+
+    found, problems = [], []
+    for number, name in enumerate(sorted(patches, reverse=True), PATCH):
+        try:
+            patch = read_patch(patches[name], incarnation=incarnation)
+        except Corrupted as error:
+            problems.append(str(error))
+            continue
+        if not joins(patch):
+            continue
+        lying[number] = patches[name]
+        run = patch.run(number)
+        for hole in entries.holes:
+            part = run.cut(hole.first, hole.last)
+            if part.positions:
+                entries.patch(part)
+                found.append(_range_of(part, patch, name, incarnation))
+    return found, problems
+
+
+def _range_of(part: PatchRun, patch: Patch, name: str, incarnation: int) -> LiveRange:
+    before = part.first_index - patch.first
+    return LiveRange(
+        part.file,
+        name,
+        part.positions[0],
+        part.positions[-1] + part.lengths[-1],
+        part.first_index,
+        part.last_index,
+        patch.entries[before - 1].chain if before else patch.previous_chain,
+        incarnation,
     )
 
 
@@ -319,6 +405,9 @@ def entries_in(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:
 
     A unit that no longer verifies is left out; the entry behind it is then not proved.
     """
+    if live.segment >= PATCH:
+        yield from _entries_of_patch(file, live)
+        return
     seed = seed_of(live.incarnation, live.segment)
     previous = live.previous_chain
     for header, body in Scanner(file, seed, start=live.start, stop=live.stop, partial=True):
@@ -334,6 +423,17 @@ def entries_in(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:
             proved = previous is not None and verify(entry, previous)
             previous = entry.chain
             yield FoundEntry(entry, live.segment, position, proved)
+
+
+def _entries_of_patch(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:
+    try:
+        patch = read_patch(file, incarnation=live.incarnation)
+    except Corrupted:
+        return
+    run = patch.run(live.segment)
+    for entry, position in zip(patch.entries, run.positions, strict=True):
+        if live.first_index <= entry.index <= live.last_index:
+            yield FoundEntry(entry, live.segment, position, proved=True)
 
 
 def units_in(file: OfflineFile, *, incarnation: int, segment: int) -> Iterator[Found]:
