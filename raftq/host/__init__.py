@@ -24,8 +24,9 @@ Rules
 3. A proposal is answered exactly once: with the machine's reply once applied, or with an error
    whose `outcome` is true: ``not_applied`` only if it never entered the log here.
 4. A link is accepted only from a node that the cluster knows, with the incarnation it knows.
-5. A failed disk stops the node. A diverged or damaged replica is quarantined: it takes no part any
-   more, says so in its status, and deletes nothing.
+5. A failed disk stops the node. A diverged or contradictory replica is quarantined: it takes no part
+   any more, says so in its status, and deletes nothing. One that lost something inside goes on,
+   does not lead, and fetches it from the others (`mending.py`, `repair.py`).
 6. An empty data directory never votes (`bootstrap.py`).
 """
 

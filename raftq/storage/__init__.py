@@ -12,6 +12,8 @@ and offset. One directory per group:
     group-<id>/segment-<sequence>.index positions of entries and batches of a sealed segment;
                                         rebuildable, verified, never trusted blindly
     group-<id>/snapshot-<index>         machine snapshots
+    group-<id>/patch-<first>-<last>.log entries that were lost to damage, fetched from a peer
+    group-<id>/members                  the first membership
     group-<id>/spare-<sequence>.log     a prepared next segment: written zeros, renamed at first use
                                         (that may be lost: a valid header makes it a segment)
     group-<id>/*.tmp                    unfinished; dropped at start
@@ -59,6 +61,9 @@ Rules
     without a valid header is judged by rule 7 (4) like any break: after a lawful power loss its
     second unit may be there and its first not. Amnesia is written into every later segment.
 9.  Damage never deletes anything. What is given out is proved: entries by chain, batches by checksum.
+10. What is lost inside is a *hole*: named, never served, never skipped over. It is filled by patches
+    (`patch.py`) whose entries join the chain on both sides, at start or while the log runs. Rot is
+    looked for by every read and by the scrub (`scrub.py`); what does not verify becomes a hole.
 
 System assumptions: a sector write is not atomic, unsynced writes reach the platter in any order and
 in any part, rename is atomic, a name is durable after its directory's sync, a sync that returned

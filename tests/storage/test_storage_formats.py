@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_world import INCARNATION, MEMBERS, VirtualTime, World, publish
+from storage_world import INCARNATION, MEMBERS, VirtualTime, World, Writer, publish
 
 from raftq import batch
 from raftq.errors import Corrupted
 from raftq.raft.entry import GENESIS, Command, build
 from raftq.raft.membership import Membership
 from raftq.raft.ready import SnapshotMeta
-from raftq.storage import small_file
+from raftq.storage import patch, small_file
 from raftq.storage.group_log import Sizes
 from raftq.storage.segment import (
     SEGMENT_HEADER_BYTES,
@@ -160,6 +160,28 @@ def test_the_bytes_of_a_snapshot():
     writer.finish()
     world.time.run()
     golden("snapshot.hex", world.disk.contents(f"group-1/snapshot-{41:020d}"))
+
+
+def test_the_bytes_of_a_patch():
+    writer = Writer()
+    writer.write([[Command(b"header", b"body %d" % n)] for n in range(4)])
+    made = patch.Patch(writer.chain_at(1), tuple(writer.entries[1:4]))
+    data = b"".join(map(bytes, patch.encode(made, INCARNATION)))
+    golden("patch.hex", data)
+    world = World(1)
+    file = world.disk.open("patch", create=True)
+    file.write(0, [data])
+    found = patch.read(file, incarnation=INCARNATION)
+    assert (found.first, found.last, found.previous_chain) == (2, 4, writer.chain_at(1))
+    assert [entry.chain for entry in found.entries] == [e.chain for e in writer.entries[1:]]
+    name = patch.patch_name(2, 4)
+    assert patch.range_of(name) == (2, 4)
+    assert patch.range_of(name + ".1.tmp") is None
+    for position in range(0, len(data), 3):
+        world.disk.flip_bit("patch", position)
+        with pytest.raises(Corrupted):
+            patch.read(file, incarnation=INCARNATION)
+        world.disk.flip_bit("patch", position)
 
 
 def test_the_bytes_of_a_whole_segment():
