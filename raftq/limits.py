@@ -84,8 +84,8 @@ SNAPSHOT_MAX_BYTES = 1024 * MIB
 REPAIR_ANSWER_BYTES = 256 * KIB
 """What one replica gives another at once of entries that the other lost."""
 
-PATCH_BYTES = 4 * MIB
-"""A repaired range goes to the disk in pieces of about this size: bounded memory, few files."""
+PATCH_BYTES = 1 * MIB
+"""A repaired range goes to the disk in pieces of about this size: bounded memory, short writes."""
 
 REPAIR_TIMEOUT_MICROS = 1_000_000
 REPAIR_PAUSE_MICROS_MIN = 250_000

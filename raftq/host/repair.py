@@ -4,7 +4,7 @@ Theory of operation. The log knows its holes (`GroupLog.holes`), found at start,
 the scrub. A hole is filled from behind: any other replica, leader or not, is asked for the last
 entries of what is missing; what it gives must end in the chain value that this log goes on from,
 and so proves itself and the chain value before it, which the next piece must end in. Pieces are
-gathered to a patch of a few MiB, made durable and used; then the hole is that much smaller. Where
+gathered to a patch of about 1 MiB, made durable and used; then the hole is that much smaller. Where
 one replica lacks something (it may be damaged too, elsewhere) the next is asked. A log that begins
 with a snapshot that is lost fetches a whole snapshot instead.
 

@@ -30,7 +30,6 @@ class Damage:
         self._directory = directory
         self._contents = recovered.contents
         self._snapshots = recovered.snapshots
-        self._appender = recovered.appender
         self._files = files
 
     def suspect(self, start: Index, stop: Index, reason: str) -> bool:
@@ -58,13 +57,10 @@ class Damage:
         if reason not in self.reasons:
             self.reasons = (*self.reasons, reason)
 
-    def segments(self) -> list[tuple[int, int | None]]:
-        """Those that hold entries; of the one that is written, up to where it is written now."""
-        appender = self._appender
-        return [
-            (segment, appender.position if segment == appender.sequence else None)
-            for _, segment in self._contents.entries.runs()
-        ]
+    def segments(self) -> list[tuple[int, int]]:
+        """Those that hold entries, and up to where; behind that lie zeros, or nothing that counts."""
+        entries = self._contents.entries
+        return [(segment, entries.end_in(segment)) for _, segment in entries.runs()]
 
     def segment_file(self, segment: int) -> File | None:
         """A segment, opened for whoever closes it; None if that fails."""

@@ -267,6 +267,14 @@ class EntryIndex:
         over = bisect_left(self._positions, stop, low, high)
         return (Index(self._base + 1 + begin), Index(self._base + over)) if begin < over else None
 
+    def end_in(self, segment: int) -> int:
+        """Position behind the last entry of a segment that holds some."""
+        run = bisect_left(self._segments, segment, key=_SECOND)
+        behind = run + 1
+        end = self._segments[behind][0] if behind < len(self._segments) else self.last_index + 1
+        ordinal = end - self._base - 2
+        return self._positions[ordinal] + self._lengths[ordinal]
+
     def _index_in_patch(self, file: int, position: int) -> Index | None:
         for run in self._patches:
             if run.file == file and run.positions[0] <= position < (

@@ -29,7 +29,7 @@ def scrub(log: Damage, patches: Patches) -> Iterator[int]:
     yield from log.check_snapshots()
 
 
-def _segment(log: Damage, segment: int, end: int | None) -> Iterator[int]:
+def _segment(log: Damage, segment: int, end: int) -> Iterator[int]:
     file = log.segment_file(segment)
     if file is None:
         log.suspect_bytes(segment, 0, 1 << 62, "the segment cannot be opened")
@@ -42,6 +42,7 @@ def _segment(log: Damage, segment: int, end: int | None) -> Iterator[int]:
             seed_of(log.incarnation, segment),
             start=SEGMENT_HEADER_BYTES,
             stop=end,
+            partial=True,
             read_bytes=SCRUB_SLICE_BYTES,
         ):
             header = found.header
@@ -54,8 +55,8 @@ def _segment(log: Damage, segment: int, end: int | None) -> Iterator[int]:
             if seen >= SCRUB_SLICE_BYTES:
                 yield seen
                 seen = 0
-        if end is None or end > sound_to:
-            log.suspect_bytes(segment, sound_to, end or 1 << 62, "no unit is there any more")
+        if end > sound_to:
+            log.suspect_bytes(segment, sound_to, end, "no unit is there any more")
         _check_index(log, segment)
     yield seen
 
