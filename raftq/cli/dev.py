@@ -16,7 +16,8 @@ _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 4.0
 """A cluster is ready in less, usually."""
 
-_ANSWER_SECONDS = 1.0
+_MAJORITY_SECONDS = 8.0
+"""Then a majority will do: what it keeps the others from is said before."""
 
 
 def dev(
@@ -57,7 +58,7 @@ async def _run(processes: Processes, *, as_json: bool) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, stop.set)
-    starting = asyncio.ensure_future(processes.start())
+    starting = asyncio.ensure_future(processes.start(patience=_MAJORITY_SECONDS))
     stopping = asyncio.ensure_future(stop.wait())
     saying = asyncio.ensure_future(_say_what_is_missing(processes))
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,7 +77,10 @@ async def _run(processes: Processes, *, as_json: bool) -> int:
             if name not in gone and not processes.is_running(name):
                 gone.append(name)
                 print_error("NodeFailed", processes.last_words(name))
-    if not as_json:
+        if len(gone) == len(processes.names):
+            print_note("no node is left")
+            break
+    if not as_json and stop.is_set():
         print_note("stopping")
     await processes.stop()
     return 1 if gone else 0
@@ -90,11 +94,7 @@ async def _say_what_is_missing(processes: Processes) -> None:
         for name in processes.names:
             if not processes.is_running(name):
                 continue
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    reasons = await processes.not_ready(name)
-            except TimeoutError:
-                reasons = ["it does not answer"]
+            reasons = await processes.not_ready(name)
             if reasons and said.get(name) != reasons:
                 said[name] = reasons
                 print_note(

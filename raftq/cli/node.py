@@ -110,7 +110,8 @@ def node(
     )
     made = make_node(settings)
     logs.configure(level=log_level, json=log_json)
-    raise typer.Exit(loop.run(_serve(made, as_json=as_json), server=True))
+    # A parent learns on standard output when the ports are open.
+    raise typer.Exit(loop.run(_serve(made, as_json=as_json or with_parent), server=True))
 
 
 def make_node(settings: NodeSettings) -> Node:

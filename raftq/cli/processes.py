@@ -10,7 +10,10 @@ Rules
    reaches whoever started them, who stops them in order.
 2. None outlives this process, however it ends (`parent.py`).
 3. What a node says goes to `DATA/NAME.log`, appended; its data is below `DATA/NAME`.
-4. Ready is what the nodes themselves say at /health/ready.
+4. Ready is what the nodes themselves say at /health/ready, once our own process has opened its ports:
+   nobody else answers in its name.
+5. What runs already is not touched: a directory or a port of somebody else is refused before the
+   first log is opened.
 """
 
 import asyncio
@@ -24,6 +27,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from raftq.cli import local_data
 from raftq.client.client import AsyncClient
 from raftq.embedded.address import Address, format_address, free_addresses, parse_address
 from raftq.env.entropy import RealEntropy
@@ -33,6 +37,7 @@ from raftq.errors import ConnectionFailed, InvalidArgument, NoQuorum
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
 _LOOK_SECONDS: Final = 0.02
+_ANSWER_SECONDS: Final = 1.0
 _PEER_PORTS: Final = 100
 _ADMIN_PORTS: Final = 200
 """With a fixed port, the peers' and the admin ports lie this much above the clients'."""
@@ -67,6 +72,8 @@ class Processes:
         self._groups = groups
         self._log_level = log_level
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._listening: set[str] = set()
+        self._log_begin: dict[str, int] = {}
 
     # --- Addresses -----------------------------------------------------------------------------
 
@@ -91,7 +98,8 @@ class Processes:
         """What the node has said."""
         return self.data / f"{name}.log"
 
-    async def _choose_addresses(self) -> None:
+    async def _choose_addresses(self, founders: dict[str, Address]) -> None:
+        """Founders listen for their peers where their data says."""
         count = len(self.names)
         if self._port:
             rows = [
@@ -101,51 +109,80 @@ class Processes:
         else:
             free = await free_addresses(RealNetwork(), RealEntropy(), 3 * count)
             rows = [free[:count], free[count : 2 * count], free[2 * count :]]
+        rows[1] = [
+            founders.get(name, address) for name, address in zip(self.names, rows[1], strict=True)
+        ]
+        self._check_ports([address for row in rows for address in row], peers=bool(founders))
         texts = [[format_address(address) for address in row] for row in rows]
         self.addresses = {
             name: NodeAddresses(*columns)
             for name, columns in zip(self.names, zip(*texts, strict=True), strict=True)
         }
 
+    def _check_ports(self, addresses: list[Address], *, peers: bool) -> None:
+        """Raises: InvalidArgument when somebody listens at one of them."""
+        used = local_data.in_use(addresses)
+        if not used:
+            return
+        advice = f"--port {self._port + 1_000 if self._port < 60_000 else 7400}"
+        if peers:
+            # Another --port moves all but these.
+            advice += " with another --data (the peers' ports belong to the data)"
+        by = local_data.who_listens(used[0])
+        raise InvalidArgument(
+            f"port{'s' * (len(used) > 1)} {', '.join(map(str, used))} in use"
+            f"{f', {used[0]} by {by}' if by else ''}; stop who has them, or choose others: {advice}"
+        )
+
     # --- Starting and stopping -----------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start every node and wait until all are ready.
+    async def start(self, *, patience: float | None = None) -> None:
+        """Start every node and wait until all are ready; with `patience`, after so many seconds
+        until a majority is.
 
-        Raises: ConnectionFailed when a node ends instead, with what it said last; NoQuorum, OSError.
+        Raises: ConnectionFailed when a node ends instead (with `patience`: too many of them), with
+        what it said last; NoQuorum; InvalidArgument when directory or ports are somebody else's.
         """
-        self.data.mkdir(parents=True, exist_ok=True)
-        there = sorted(each.name for each in self.data.glob("n[0-9]") if (each / "node").exists())
-        self._check_nodes(there)
-        await self._choose_addresses()
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot make the data directory {self.data} ({error.strerror}); "
+                "choose another one with --data"
+            ) from error
+        found = local_data.look(self.data)
+        self._check_nodes(found)
+        for name in self.names:
+            local_data.check_is_free(self.directory(name))
+        await self._choose_addresses(found.founders)
         try:
             for name in self.names:
                 self.start_node(name)
-            await self.ready()
+            await self._wait(list(self.names), READY_SECONDS, patience)
         except BaseException:
             self.kill_all()
             raise
 
-    def _check_nodes(self, there: list[str]) -> None:
+    def _check_nodes(self, found: local_data.Found) -> None:
         """Compare whom the directory knows with who is to be started.
 
         Raises: InvalidArgument.
         """
-        if len(there) < 2 or set(there) == set(self.names):
+        there, founders = found.there, sorted(found.founders)
+        if len(there) < 2 and not founders:
             return  # One may be all that an interrupted first start has left.
-        count = int(max(there)[1:])
-        advice = f"start it with --nodes {count}, or use another directory"
-        gone = [f"n{number}" for number in range(1, count + 1) if f"n{number}" not in there]
-        gone += [name for name in self.names if int(name[1:]) > count]
-        if gone:
-            lost = (
-                f"if the data of {', '.join(gone)} was removed, restore it, or use another "
-                "directory: a node cannot be replaced in this version"
+        founders = founders or [f"n{number}" for number in range(1, int(there[-1][1:]) + 1)]
+        cluster = f"{self.data} holds a cluster of the nodes {', '.join(founders)}"
+        if founders != list(self.names):
+            raise InvalidArgument(
+                f"{cluster}; start it with --nodes {len(founders)}, or use another directory"
             )
-            advice = lost if count >= len(self.names) else f"start it with --nodes {count}; {lost}"
-        raise InvalidArgument(
-            f"{self.data} holds a cluster of the nodes {', '.join(there)}; {advice}"
-        )
+        gone = [name for name in founders if name not in there]
+        if 2 * len(gone) >= len(founders):
+            raise InvalidArgument(
+                f"{cluster}, but the data of {', '.join(gone)} is gone, and without a majority "
+                "nothing can be served: restore what is gone, or use another directory"
+            )
 
     def start_node(self, name: str) -> None:
         """Start a node, or start it again after it was killed or stopped. Returns at once."""
@@ -158,14 +195,19 @@ class Processes:
         command += ["--groups", str(self._groups), "--log-level", self._log_level]
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTQ_")}
         with self.log_path(name).open("ab") as log:
-            self._running[name] = subprocess.Popen(  # noqa: S603 - our own program.
+            self._log_begin[name] = log.seek(0, os.SEEK_END)
+            process = subprocess.Popen(  # noqa: S603 - our own program.
                 command,
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 env=own,
                 start_new_session=True,
             )
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        self._listening.discard(name)
+        self._running[name] = process
 
     def is_running(self, name: str) -> bool:
         process = self._running.get(name)
@@ -231,8 +273,9 @@ class Processes:
     @staticmethod
     def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     # --- Readiness -----------------------------------------------------------------------------
 
@@ -241,42 +284,71 @@ class Processes:
 
         Raises: ConnectionFailed when one of them ends meanwhile; NoQuorum with what is missing.
         """
-        reasons: list[str] = []
-        waiting = [name for name in self.names if self.is_running(name)]
-        try:
-            async with asyncio.timeout(seconds):
-                while waiting:
-                    name = waiting[0]
-                    reasons = await self.not_ready(name)
-                    if not reasons:
-                        waiting.pop(0)
-                    elif not self.is_running(name):
-                        raise ConnectionFailed(self.last_words(name))
-                    else:
-                        await asyncio.sleep(_LOOK_SECONDS)
-        except TimeoutError as error:
-            raise NoQuorum(
-                f"{waiting[0]} was not ready within {seconds:g} s: {'; '.join(reasons)}; "
-                f"see {self.log_path(waiting[0])}",
-                outcome="not_applied",
-            ) from error
+        await self._wait([name for name in self.names if self.is_running(name)], seconds, None)
+
+    async def _wait(self, names: list[str], seconds: float, patience: float | None) -> None:
+        """Until all of `names` are ready, or a majority when `patience` is over."""
+        begun = asyncio.get_running_loop().time()
+        majority = len(names) // 2 + 1
+        while True:
+            running = [name for name in names if self.is_running(name)]
+            if len(running) < (len(names) if patience is None else majority):
+                ended = next(name for name in names if name not in running)
+                raise ConnectionFailed(self.last_words(ended))
+            missing = {name: await self.not_ready(name) for name in running}
+            missing = {name: reasons for name, reasons in missing.items() if reasons}
+            passed = asyncio.get_running_loop().time() - begun
+            if not missing:
+                return
+            enough = len(running) - len(missing) >= majority
+            if enough and patience is not None and passed >= patience:
+                return
+            if passed >= seconds:
+                name, reasons = next(iter(missing.items()))
+                raise NoQuorum(
+                    f"{name} was not ready within {seconds:g} s: {'; '.join(reasons)}; "
+                    f"see {self.log_path(name)}",
+                    outcome="not_applied",
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def last_words(self, name: str) -> str:
         """How a node ended."""
         status = self._running[name].returncode
-        lines = self.log_path(name).read_text("utf-8", "replace").strip().splitlines()
+        if status < 0:
+            # Whatever it said last, somebody else ended it.
+            return f"{name} was ended by signal {_signal_name(-status)}; see {self.log_path(name)}"
+        with self.log_path(name).open("rb") as log:
+            log.seek(self._log_begin[name])
+            lines = log.read().decode("utf-8", "replace").strip().splitlines()
         return f"{name} ended with status {status}: {lines[-1] if lines else 'it said nothing'}"
 
     async def not_ready(self, name: str) -> list[str]:
         """What the node itself says against being ready; empty when it is."""
+        if not self._listens(name):
+            return ["it has not opened its ports yet"]
         try:
-            status, body = await self.ask(name, "/health/ready")
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                status, body = await self.ask(name, "/health/ready")
+        except TimeoutError:
+            return ["it does not answer"]
         except (OSError, EOFError, ValueError) as error:
             return [f"it does not answer yet ({type(error).__name__})"]
         if status == 200:
             return []
         found: dict[str, Any] = msgspec.json.decode(body)
         return [str(reason) for reason in found.get("reasons", [])] or [f"status {status}"]
+
+    def _listens(self, name: str) -> bool:
+        """Whether our process has said that its ports are open; else another's may answer there."""
+        output = self._running[name].stdout
+        if name not in self._listening and output is not None and not output.closed:
+            try:
+                if os.read(output.fileno(), 4_096):
+                    self._listening.add(name)
+            except BlockingIOError:
+                return False
+        return name in self._listening
 
     async def ask(self, name: str, path: str) -> tuple[int, bytes]:
         """One page of a node's admin port: status and body.
@@ -306,3 +378,10 @@ class Processes:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

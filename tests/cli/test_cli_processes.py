@@ -4,6 +4,7 @@ Method: processes on loopback; the commands are run as a user runs them, as proc
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -180,10 +181,10 @@ def test_dev_says_which_node_is_not_ready_and_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("there", "nodes", "said"),
     [
-        (["n1", "n3"], 3, "if the data of n2 was removed"),
-        (["n1", "n2"], 3, "start it with --nodes 2; if the data of n3 was removed"),
+        (["n1", "n2"], 3, "the nodes n1, n2; start it with --nodes 2, or use another directory"),
         (["n1", "n2", "n3"], 1, "start it with --nodes 3, or use another directory"),
-        (["n1", "n3"], 2, "if the data of n2 was removed"),
+        (["n1", "n3"], 2, "the nodes n1, n2, n3; start it with --nodes 3"),
+        (["n4", "n5"], 5, "the data of n1, n2, n3 is gone, and without a majority"),
     ],
 )
 def test_a_directory_of_other_nodes_is_refused_with_what_to_do(tmp_path, there, nodes, said):
@@ -192,6 +193,76 @@ def test_a_directory_of_other_nodes_is_refused_with_what_to_do(tmp_path, there, 
         (tmp_path / name / "node").touch()
     with pytest.raises(InvalidArgument, match=said):
         asyncio.run(Processes(nodes, data=tmp_path).start())
+
+
+def dev_command(data, *more):
+    return [sys.executable, "-m", "raftq", "dev", "--data", str(data), *map(str, more)]
+
+
+@contextlib.contextmanager
+def running_dev(data, *more):
+    """A `raftq dev` that is ready, and the url it printed; stopped with Ctrl-C."""
+    dev = subprocess.Popen(dev_command(data, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield dev, dev.stdout.readline().decode().strip()
+    finally:
+        dev.send_signal(signal.SIGINT)
+        dev.communicate(timeout=30)
+
+
+def test_a_second_dev_on_the_same_ports_or_directory_is_refused(tmp_path):
+    port = 20_000 + os.getpid() % 12_000
+    with running_dev(tmp_path / "first", "--port", port) as (_, url):
+        assert url.startswith(f"raftq://127.0.0.1:{port},")
+        log = (tmp_path / "first" / "n1.log").read_bytes()
+        second = raftq("dev", "--data", tmp_path / "second", "--port", port)
+        third = raftq("dev", "--data", tmp_path / "first", "--port", 0)
+        assert (tmp_path / "first" / "n1.log").read_bytes() == log
+    assert (second.returncode, second.stdout) == (1, b"")
+    assert f"ports {port}, {port + 1}, {port + 2}, {port + 100}".encode() in second.stderr
+    assert f"a raftq node on {tmp_path}/first/n1".encode() in second.stderr
+    assert b"--port " in second.stderr
+    assert not list((tmp_path / "second").iterdir())
+    assert (third.returncode, third.stdout) == (1, b"")
+    assert b"is in use by process" in third.stderr
+
+
+def test_nobody_answers_in_the_name_of_our_nodes(tmp_path):
+    """Another cluster's node, which is ready, stands where ours would have to listen."""
+
+    async def main():
+        async with Processes(1, data=tmp_path / "first") as first:
+            second = Processes(1, data=tmp_path / "second")
+            second.data.mkdir()
+            second.addresses = dict(first.addresses)
+            second.start_node("n1")
+            status, _ = await second.ask("n1", "/health/ready")
+            assert status == 200
+            with pytest.raises(ConnectionFailed, match="address already in use"):
+                await second.ready()
+            second.kill_all()
+
+    asyncio.run(main())
+
+
+def test_dev_ends_when_no_node_is_left_and_names_the_signal(tmp_path):
+    with running_dev(tmp_path, "--nodes", 1, "--port", 0, "--json") as (dev, started):
+        os.kill(json.loads(started)["nodes"][0]["process"], signal.SIGKILL)
+        assert dev.wait(timeout=20) == 1
+        said = dev.stderr.read()
+    assert b"NodeFailed: n1 was ended by signal SIGKILL" in said
+    assert b"no node is left" in said
+
+
+def test_dev_goes_on_with_a_majority_when_a_directory_is_gone(tmp_path):
+    with running_dev(tmp_path, "--port", 0) as (_, url):
+        assert raftq("queue", "create", "orders", "--url", url).returncode == 0
+    shutil.rmtree(tmp_path / "n1")
+    with running_dev(tmp_path, "--port", 0) as (dev, url):
+        said = dev.stderr.readline().decode()
+        assert raftq("send", "orders", "hello", "--url", url).returncode == 0
+    assert said.startswith("n1 is not ready: "), said
+    assert f"restore {tmp_path / 'n1'}" in said
 
 
 def test_a_node_stops_in_order_on_sigterm(tmp_path):
