@@ -19,10 +19,23 @@ Rules
 3. Whatever a command does can be done with the library; a command only asks and shows.
 """
 
+import os
+import signal
+
+_INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command that the process was started with."""
+    # Ctrl-C while modules are loaded ends the process silently: nothing has been begun.
+    if ours := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     # Imported here, so that whoever needs one file of this package does not pay for all of it.
     from raftq.cli.main import run  # noqa: PLC0415
 
-    run()
+    if ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run()
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None

@@ -1,7 +1,10 @@
 """`raftq send`, `receive` and `tail`: messages in, messages out, messages looked at."""
 
+import asyncio
+import os
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +25,7 @@ from raftq.cli.options import (
 from raftq.cli.output import bytes_fields, print_json, print_note
 from raftq.client.client import AsyncClient
 from raftq.client.message import BaseMessage
-from raftq.errors import InvalidArgument
+from raftq.errors import InvalidArgument, RaftqError
 
 READ_BYTES = 256 * 1024
 """Of a pipe or file at once: input of any length takes bounded memory."""
@@ -75,43 +78,93 @@ def send(
     encoded_key = key.encode() if key is not None else None
     headers = _headers(header)
 
-    async def work(client: AsyncClient) -> int:
-        sent = 0
-        for some in given:
-            keys = [encoded_key] * len(some) if encoded_key is not None else None
+    sent = 0
+    sending = 0
+
+    async def work(client: AsyncClient) -> None:
+        nonlocal sent, sending
+        async for some in given:
+            sending = len(some)
+            keys = [encoded_key] * sending if encoded_key is not None else None
             receipts = await client.send_many(queue, some, keys=keys, headers=headers)
-            sent += len(some)
+            sent += sending
+            sending = 0
             if as_json:
                 for receipt in receipts:
                     print_json({"queue": queue, **receipt._asdict()})
-        return sent
 
-    sent = with_client(Servers(url, timeout), work)
-    if not as_json:
-        print_note(f"sent {sent} message{'s' * (sent != 1)} to {queue}")
+    how_it_ended = "interrupted: "
+    try:
+        with_client(Servers(url, timeout), work)
+        how_it_ended = ""
+    except (RaftqError, OSError):
+        how_it_ended = "failed: "
+        raise
+    finally:
+        # Whoever stops or loses it on the way has to know where to go on.
+        if not as_json and (sent or sending or not how_it_ended):
+            perhaps = f"; of {sending} more it is not known" if sending else ""
+            print_note(f"{how_it_ended}sent {sent} message{'s' * (sent != 1)} to {queue}{perhaps}")
 
 
-def _bodies(bodies: list[str] | None, file: Path | None, *, lines: bool) -> Iterator[list[bytes]]:
-    """What is sent, in portions: one call each."""
+def _bodies(
+    bodies: list[str] | None, file: Path | None, *, lines: bool
+) -> AsyncIterator[list[bytes]]:
+    """What is sent, in portions: one call each.
+
+    Raises: InvalidArgument.
+    """
     if bodies:
-        return iter([[body.encode("utf-8", "surrogateescape") for body in bodies]])
+        return _once([body.encode("utf-8", "surrogateescape") for body in bodies])
     if file is None:
         return _lines(sys.stdin.buffer)
-    if lines:
-        return _lines(file.open("rb"))
-    return iter([[file.read_bytes()]])
+    try:
+        return _lines(file.open("rb")) if lines else _once([file.read_bytes()])
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot read {file} ({error.strerror}); nothing was sent: name a file that exists, "
+            "or give the message itself"
+        ) from error
 
 
-def _lines(stream: Any) -> Iterator[list[bytes]]:
+async def _once(bodies: list[bytes]) -> AsyncIterator[list[bytes]]:
+    yield bodies
+
+
+async def _lines(stream: Any) -> AsyncIterator[list[bytes]]:
     """The lines of a stream, as many at once as there are: a slow pipe is not waited for."""
     rest = b""
     with stream:
-        while chunk := stream.read1(READ_BYTES):
+        while True:
+            await _readable(stream)
+            chunk = stream.read1(READ_BYTES)
+            if not chunk:
+                break
             *lines, rest = (rest + chunk).split(b"\n")
             if lines:
                 yield [line.removesuffix(b"\r") for line in lines]
     if rest:
         yield [rest]
+
+
+async def _readable(stream: Any) -> None:
+    """Until a pipe or a terminal has something, or its end: the connections live on meanwhile, and
+    one Ctrl-C is enough.
+    """
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+    except OSError:
+        return  # It is no file at all.
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()):
+        return
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(number, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(number)
 
 
 def _headers(texts: list[str] | None) -> dict[str, str] | None:

@@ -302,6 +302,49 @@ def test_a_node_stops_in_order_on_sigterm(tmp_path):
     assert all(json.loads(line)["event"] for line in errors.splitlines())
 
 
+def test_ctrl_c_while_modules_are_loaded_ends_silently(tmp_path):
+    """The program interrupts itself at the first file of the command line that is loaded."""
+    program = textwrap.dedent("""
+        import os, signal, sys
+        import raftq.cli
+
+        class Interrupts:
+            def find_spec(self, name, path, target=None):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupts())
+        raftq.cli.main()
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_send_that_is_interrupted_says_how_many_were_sent(tmp_path):
+    async def main():
+        async with Processes(1, data=tmp_path) as processes, processes.client() as client:
+            await client.create_queue("orders")
+            send = subprocess.Popen(  # noqa: ASYNC220 - it returns at once.
+                [sys.executable, "-m", "raftq", "send", "orders", "--url", processes.url],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            send.stdin.write(b"one\ntwo\n")
+            send.stdin.flush()
+            while (await client.describe_queue("orders")).depth < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.5)  # Its receipts are on the way to it.
+            send.send_signal(signal.SIGINT)
+            try:
+                assert send.wait(timeout=10) == 130
+            finally:
+                send.kill()
+                send.stdin.close()
+            with send.stderr:
+                assert send.stderr.read() == b"interrupted: sent 2 messages to orders\n"
+
+    asyncio.run(main())
+
+
 def test_nobody_answering_is_an_error(tmp_path):
     done = raftq("queue", "list", "--url", "raftq://127.0.0.1:1", "--timeout", "0.5")
     assert (done.returncode, done.stdout) == (1, b"")
