@@ -93,18 +93,21 @@ def send(
                 for receipt in receipts:
                     print_json({"queue": queue, **receipt._asdict()})
 
-    how_it_ended = "interrupted: "
+    def say(prefix: str, perhaps: str = "") -> None:
+        if not as_json:
+            print_note(f"{prefix}sent {sent} message{'s' * (sent != 1)} to {queue}{perhaps}")
+
+    # Whoever stops or loses it on the way has to know where to go on.
     try:
         with_client(Servers(url, timeout), work)
-        how_it_ended = ""
-    except (RaftqError, OSError):
-        how_it_ended = "failed: "
+    except KeyboardInterrupt:
+        say("interrupted: ", f"; of {sending} more it is not known" if sending else "")
         raise
-    finally:
-        # Whoever stops or loses it on the way has to know where to go on.
-        if not as_json and (sent or sending or not how_it_ended):
-            perhaps = f"; of {sending} more it is not known" if sending else ""
-            print_note(f"{how_it_ended}sent {sent} message{'s' * (sent != 1)} to {queue}{perhaps}")
+    except (RaftqError, OSError):
+        if sent:
+            say("failed: ")
+        raise
+    say("")
 
 
 def _bodies(
@@ -225,9 +228,17 @@ def receive(
             )
             if not messages:
                 break
-            for message in messages:
-                _print_message(message, as_json=as_json)
-            sys.stdout.flush()
+            try:
+                for message in messages:
+                    _print_message(message, as_json=as_json)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OSError(
+                    f"cannot print ({error.strerror}); the last {len(messages)} messages taken "
+                    "were not acknowledged, they come back: make room, or print elsewhere"
+                ) from error
             taken += len(messages)
             if acknowledge:
                 await client.ack(messages)

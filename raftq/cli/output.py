@@ -4,6 +4,7 @@ Rule: whatever a command prints goes through here, so that `--json` never has a 
 """
 
 import base64
+import errno
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +54,8 @@ def print_error(name: str, message: str) -> None:
 def print_failure(error: RaftqError | OSError, *, as_json: bool) -> None:
     """The line of an error, with what is known of the request that it ended."""
     name, message = type(error).__name__, str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        message = f"{error.strerror} for the output; make room, or write it elsewhere"
     # An OSError is of this machine: of a file that cannot be read, before anything was asked for.
     outcome = error.outcome if isinstance(error, RaftqError) else "not_applied"
     if as_json:

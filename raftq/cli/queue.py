@@ -19,7 +19,7 @@ from raftq.cli.options import (
 )
 from raftq.cli.output import print_json, print_table, print_text
 from raftq.client.admin import QueueDescription, QueueSummary
-from raftq.errors import InvalidArgument
+from raftq.errors import InvalidArgument, QueueExists
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,7 +87,15 @@ def create(
         protected=protected,
         labels=_labels(label),
     )
-    made = with_client(Servers(url, timeout), lambda client: client.create_queue(name, **options))
+    try:
+        made = with_client(
+            Servers(url, timeout), lambda client: client.create_queue(name, **options)
+        )
+    except QueueExists as error:
+        raise QueueExists(
+            f"queue {name!r} exists with another configuration; see `raftq queue describe {name}`, "
+            f"and change it with `raftq queue update {name}`"
+        ) from error
     _show_summary(made, "created", as_json=as_json)
 
 

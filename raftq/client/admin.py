@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
 from raftq.batch import HeaderValue
-from raftq.client.options import QueueOptions, check_names
+from raftq.client.options import QueueOptions, check_queue_options
 from raftq.client.ports import SECOND_US
 from raftq.client.reader import Start
 from raftq.client.routing import Router
@@ -140,13 +140,13 @@ class Administration:
         Raises: QueueExists, InvalidQueueName, InvalidArgument, RaftqError.
         """
         check_queue_name(name)
-        check_names(options, QueueOptions)
+        check_queue_options(options)
         reply = await self._call({"do": "create_queue", "name": name, "config": dict(options)})
         return _summary(reply["queue"])
 
     async def update_queue(self, name: str, **options: Unpack[QueueOptions]) -> QueueSummary:
         """Change some of a queue's configuration."""
-        check_names(options, QueueOptions)
+        check_queue_options(options)
         reply = await self._call({"do": "update_queue", "name": name, "config": dict(options)})
         self._router.forget(name)
         return _summary(reply["queue"])
@@ -220,8 +220,8 @@ class Administration:
         after_offset: int | None = None,
     ) -> list[DeadLetter]:
         """Look at dead letters, `after_offset` for the next page of a partition."""
-        if not 1 <= limit <= LETTERS_MAX:
-            raise InvalidArgument(f"limit is 1 to {LETTERS_MAX}, not {limit}")
+        if not isinstance(limit, int) or not 1 <= limit <= LETTERS_MAX:
+            raise InvalidArgument(f"limit is 1 to {LETTERS_MAX}, not {limit!r:.100}")
         request: dict[str, Any] = {
             "do": "dead_letters",
             "name": name,
@@ -245,6 +245,8 @@ class Administration:
         dry_run: bool = False,
     ) -> Redriven:
         """Make dead letters ready again: all, those of a reason, or those at (partition, offset)."""
+        if offsets is not None and not isinstance(offsets, list | tuple):
+            raise InvalidArgument("offsets is a list of pairs (partition, offset)")
         if offsets is not None and len(offsets) > MAX_ACK_RANGES:
             raise InvalidArgument(f"at most {MAX_ACK_RANGES} offsets at once")
         request: dict[str, Any] = {
@@ -256,7 +258,10 @@ class Administration:
         if reason is not None:
             request["reason"] = reason
         if offsets is not None:
-            request["offsets"] = [list(pair) for pair in offsets]
+            try:
+                request["offsets"] = [list(pair) for pair in offsets]
+            except TypeError as error:
+                raise InvalidArgument("offsets are pairs (partition, offset)") from error
         reply = await self._call(request)
         return Redriven(reply["redriven"], reply["by_reason"])
 

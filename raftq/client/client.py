@@ -15,7 +15,7 @@ from raftq.batch import Headers
 from raftq.client.admin import DEFAULT_SUBSCRIPTION, Administration
 from raftq.client.consumer import Consumer
 from raftq.client.message import AnyMessage, BaseMessage, Message, Settler
-from raftq.client.options import ManyOptions, MessageOptions, duration_us
+from raftq.client.options import ManyOptions, MessageOptions, visibility_us
 from raftq.client.ports import Outside, real_outside
 from raftq.client.producer import DEFAULT_WINDOW, Producer
 from raftq.client.reader import Reader, Start
@@ -192,11 +192,7 @@ class BaseClient(Administration, Generic[AnyMessage]):
         They come back after `visibility_timeout` (None: as the queue says) if they are not settled.
         """
         check_receive(max_messages, wait)
-        visibility_us = (
-            0
-            if visibility_timeout is None
-            else max(duration_us(visibility_timeout, "visibility_timeout"), 1)
-        )
+        held_us = visibility_us(visibility_timeout)
         receiver = self._receivers.get((queue, subscription))
         if receiver is None:
             receiver, _ = await self._receiver(queue, subscription, self)
@@ -206,7 +202,7 @@ class BaseClient(Administration, Generic[AnyMessage]):
                 max_messages=max_messages,
                 wait=wait,
                 seconds=self.timeout,
-                visibility_us=visibility_us,
+                visibility_us=held_us,
             )
         except QueueNotFound:
             # The next call asks for the metadata anew: the queue may have been made again.

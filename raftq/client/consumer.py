@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Final, Generic, Self
 
 from raftq.client.message import AnyMessage, BaseMessage, DeliveryReceipt, Settler, Source
-from raftq.client.options import duration_us
+from raftq.client.options import duration_us, visibility_us
 from raftq.client.ports import SECOND_US, Outside
 from raftq.client.receive import Receiver
 from raftq.client.routing import QueueInfo
 from raftq.client.settle import Runs, Settling, runs_of, stale_error
 from raftq.errors import InvalidArgument, RaftqError, StaleReceipt
-from raftq.limits import MAX_RECEIVE_MESSAGES, VISIBILITY_MICROS_MAX
+from raftq.limits import MAX_RECEIVE_MESSAGES
 from raftq.wire.requests import ACK, EXTEND, NACK, Item
 
 ACK_PAUSE_SECONDS: Final = 0.005
@@ -97,11 +97,7 @@ class Consumer(Generic[AnyMessage]):
         self._open_receiver = open_receiver
         self._auto_ack = auto_ack
         self._seconds = seconds
-        self._visibility_us = (
-            0 if visibility_timeout is None else duration_us(visibility_timeout, "visibility")
-        )
-        if self._visibility_us > VISIBILITY_MICROS_MAX:
-            raise InvalidArgument(f"visibility is at most {VISIBILITY_MICROS_MAX // SECOND_US} s")
+        self._visibility_us = visibility_us(visibility_timeout)
         self._handling_us = (
             0 if max_handling_time is None else duration_us(max_handling_time, "max_handling_time")
         )

@@ -4,7 +4,7 @@ Rule: no Python statement per message where there are no keys, and few where the
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -48,6 +48,8 @@ def check_extras(
     previous: Headers | None = None
     for item in headers or ():
         if item is not previous:
+            if item is not None and not isinstance(item, Mapping):
+                raise InvalidArgument(f"headers are a map of names to values, not {item!r:.100}")
             encode_headers(item)
             previous = item
 

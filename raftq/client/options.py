@@ -5,17 +5,48 @@ Durations are given in seconds; moments in seconds since 1970, or as an aware `d
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final, TypedDict
 
 from raftq.client.outgoing import PLAIN, Extras
 from raftq.client.ports import SECOND_US
 from raftq.errors import InvalidArgument
+from raftq.limits import VISIBILITY_MICROS_MAX
 
 Moment = float | datetime
 
 ACKS: Final = "quorum"
 PRIORITY_MAX: Final = 255
 _MOMENT_US_MAX: Final = 1 << 62
+
+_SECONDS: Final = ("visibility_timeout", "max_handling_time", "audit_retention")
+
+LATER: Final = frozenset(
+    {
+        "backoff",
+        "colocate_with",
+        "compression",
+        "dead_letter_queue",
+        "dedup_id",
+        "dedup_window",
+        "delay",
+        "deliver_at",
+        "encrypted",
+        "max_partitions",
+        "message_ttl",
+        "min_partitions",
+        "ordering",
+        "overflow",
+        "priorities",
+        "priority",
+        "reorder_window",
+        "retain",
+        "retain_bytes",
+        "retain_seconds",
+        "ttl",
+    }
+)
+"""Known, and refused by this version unless they say what is so anyway: nobody is advised to try."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -82,6 +113,19 @@ def duration_us(seconds: float, name: str) -> int:
     return round(seconds * SECOND_US)
 
 
+def visibility_us(seconds: float | None) -> int:
+    """A visibility timeout; 0 for None, which is the queue's own.
+
+    Raises: InvalidArgument.
+    """
+    if seconds is None:
+        return 0
+    high = VISIBILITY_MICROS_MAX // SECOND_US
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= high:
+        raise InvalidArgument(f"visibility_timeout is 0 to {high} seconds, not {seconds!r}")
+    return max(duration_us(seconds, "visibility_timeout"), 1)
+
+
 def moment_us(moment: Moment | None, name: str) -> int:
     """Microseconds since 1970; 0 for None.
 
@@ -110,7 +154,21 @@ def check_names(options: Mapping[str, object], known: type) -> None:
     names = known.__annotations__
     for name in options:
         if name not in names:
-            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(names)}")
+            there_are = ", ".join(each for each in names if each not in LATER)
+            raise InvalidArgument(f"there is no option {name!r}; there are {there_are}")
+
+
+def check_queue_options(options: Mapping[str, object]) -> None:
+    """Names, and what cannot be sent; all else the cluster judges.
+
+    Raises: InvalidArgument.
+    """
+    check_names(options, QueueOptions)
+    for name, value in options.items():
+        if isinstance(value, float) and not isfinite(value):
+            high = VISIBILITY_MICROS_MAX // SECOND_US
+            bounds = f"at most {high} seconds" if name in _SECONDS else "a finite number"
+            raise InvalidArgument(f"{name} is {bounds}, not {value!r}")
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[Extras, int, int]:
@@ -124,6 +182,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[Extras, int, int]:
     if not isinstance(priority, int) or not 0 <= priority <= PRIORITY_MAX:
         raise InvalidArgument(f"priority is 0 to {PRIORITY_MAX}, not {priority!r}")
     dedup = options.get("dedup_id")
+    if not isinstance(dedup, str | bytes | None):
+        raise InvalidArgument(f"dedup_id is text or bytes, not {dedup!r:.100}")
     extras = Extras(
         moment_us(options.get("timestamp"), "timestamp"),
         moment_us(options.get("deliver_at"), "deliver_at"),

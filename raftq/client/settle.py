@@ -23,18 +23,24 @@ STALE_SHOWN: Final = 3
 def runs_of(messages: Iterable[BaseMessage]) -> Runs:
     """The ranges that the messages make up, by where they came from.
 
-    Raises: InvalidArgument for one that was only read.
+    Raises: InvalidArgument for one that was only read, or is no message.
     """
+    if not isinstance(messages, Iterable):
+        raise InvalidArgument(f"what is settled are received messages, not {messages!r:.100}")
     runs: Runs = {}
     source: Source | None = None
     start = stop = Offset(-1)
     for message in messages:
-        if message.source is source and message.offset == stop:
+        try:
+            origin, offset = message.source, message.offset
+        except AttributeError:
+            raise InvalidArgument(f"{message!r:.100} is no message that was received") from None
+        if origin is source and offset == stop:
             stop = Offset(stop + 1)
             continue
         if source is not None:
             _add(runs, source, start, stop)
-        source, start = message.source, message.offset
+        source, start = origin, offset
         stop = Offset(start + 1)
     if source is not None:
         _add(runs, source, start, stop)

@@ -232,7 +232,21 @@ def _microseconds(name: str, value: object) -> int:
     try:
         return round(value * SECOND)  # type: ignore[call-overload, no-any-return]
     except (ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{name} is a finite number of seconds, not {value!r}") from error
+        raise InvalidArgument(f"{name} is {_seconds_range(name)}, not {value!r}") from error
+
+
+def _seconds_range(name: str) -> str:
+    option = _OPTIONS[name]
+    assert isinstance(option, _Duration)
+    if option.low == option.high:
+        return f"{_seconds(option.high)} seconds in this version"
+    return f"{_seconds(option.low)} to {_seconds(option.high)} seconds"
+
+
+def _seconds(micros: int) -> str:
+    """Microseconds as people write them, exactly."""
+    sign, rest = "-" * (micros < 0), abs(micros)
+    return sign + f"{rest // SECOND}.{rest % SECOND:06}".rstrip("0").rstrip(".")
 
 
 def _checked(name: str, value: object) -> object:
@@ -256,16 +270,15 @@ def _checked(name: str, value: object) -> object:
         return 0
     if type(value) is not int:
         raise InvalidArgument(f"{shown} is a whole number, not {value!r}")
-    if abs(value) >> 64:
-        # Not shown: Python refuses to write very long numbers.
-        raise InvalidArgument(f"{shown} is a number of more than 64 bits")
+    # Python refuses to write very long numbers.
+    is_long = abs(value) >> 64
     if isinstance(option, _Duration):
         if option.low <= value <= option.high:
             return value
-        unit = SECOND // 1000
-        raise InvalidArgument(
-            f"{shown} is {option.low // unit} ms to {option.high // SECOND} s, not {value} us"
-        )
+        written = "a number of more than 64 bits" if is_long else _seconds(value)
+        raise InvalidArgument(f"{shown} is {_seconds_range(shown)}, not {written}")
+    if is_long:
+        raise InvalidArgument(f"{shown} is a number of more than 64 bits")
     if option.low <= value <= option.high or (not value and option.or_none):
         return value
     none = ", or 0 for none" if option.or_none else ""

@@ -31,10 +31,15 @@ _UNAVAILABLE = DUE | EXPIRE | PRIORITIES | DEDUP
 def unacceptable(header: Header, body: Buffer, config: QueueConfig) -> RaftqError | None:
     """Why a queue cannot take this batch, whatever its state."""
     if header.flags & _UNAVAILABLE or header.delay or header.ttl or header.priority:
-        return InvalidArgument(
-            f"a batch for queue {header.queue} asks for a delay, a time to live, a priority or a "
-            "dedup id, which is not available in this version"
-        )
+        wishes = {
+            "delay": header.delay,
+            "deliver_at": header.flags & DUE,
+            "ttl": header.ttl or header.flags & EXPIRE,
+            "priority": header.priority or header.flags & PRIORITIES,
+            "dedup_id": header.flags & DEDUP,
+        }
+        named = ", ".join(name for name, wished in wishes.items() if wished)
+        return InvalidArgument(f"{named}: not available in this version; send without")
     longest = header.body_bytes
     if longest > config.max_message_bytes:
         lengths = column(body, header, "body_length")

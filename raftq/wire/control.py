@@ -181,27 +181,27 @@ OPERATIONS: Final[dict[str, Operation]] = {
 }
 
 
-def check_queue_name(name: str) -> str:
+def check_queue_name(name: object) -> str:
     """The name itself, if it is one.
 
     Raises: InvalidQueueName.
     """
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidQueueName(
-            f"{name[:100]!r} is not a queue name: 1 to 80 of A-Z a-z 0-9 . _ -, and it starts "
+            f"{repr(name)[:100]} is not a queue name: 1 to 80 of A-Z a-z 0-9 . _ -, and it starts "
             "neither with '.' nor with '__'"
         )
     return name
 
 
-def check_subscription(name: str) -> str:
+def check_subscription(name: object) -> str:
     """The name itself, if it may name a subscription.
 
     Raises: InvalidArgument.
     """
-    if not _SUBSCRIPTION.fullmatch(name):
+    if not isinstance(name, str) or not _SUBSCRIPTION.fullmatch(name):
         raise InvalidArgument(
-            f"{name[:100]!r} is not a subscription name: 1 to 80 of A-Z a-z 0-9 . _ -"
+            f"{repr(name)[:100]} is not a subscription name: 1 to 80 of A-Z a-z 0-9 . _ -"
         )
     return name
 

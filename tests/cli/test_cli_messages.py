@@ -49,6 +49,25 @@ def test_contradictions_are_usage_errors(client, run, tmp_path):
     assert client.calls == []
 
 
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(client, run, tmp_path):
+    path = tmp_path / "nothing"
+    said = run("send", "orders", "--file", path).stderr
+    assert said.startswith(f"InvalidArgument: cannot read {path} (No such file or directory); ")
+    assert "give the message itself" in said
+
+
+def test_what_cannot_be_printed_is_not_acknowledged(client, run, monkeypatch):
+    def refuse(message, *, as_json):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("raftq.cli.messages._print_message", refuse)
+    client.messages = make_messages([b"one", b"two"])
+    result = run("receive", "orders", "-n", "2")
+    assert result.exit_code == 1
+    assert "cannot print (No space left on device); the last 2 messages" in result.stderr
+    assert client.acked == []
+
+
 def test_received_messages_are_printed_and_acknowledged(client, run):
     client.messages = make_messages([b"one", b"\xff", b"three"])
     result = run("receive", "orders", "-n", "2", "--wait", "0.5")

@@ -14,6 +14,7 @@ from raftq.client.client import AsyncClient
 from raftq.client.connection import open_connection
 from raftq.client.consumer import Consumer
 from raftq.client.message import Message
+from raftq.client.options import LATER, MessageOptions, check_names
 from raftq.client.ports import real_outside
 from raftq.client.producer import Producer
 from raftq.client.reader import Reader
@@ -27,6 +28,7 @@ from raftq.errors import (
     QueueNotFound,
     UnsupportedVersion,
 )
+from raftq.queue.config import _OPTIONS
 from raftq.wire.frames import HEADER
 from raftq.wire.handshake import Hello
 
@@ -317,3 +319,46 @@ def test_a_blocking_client_that_cannot_connect():
     with pytest.raises(InvalidArgument):
         raftq.Client("nowhere")
     assert not [each for each in threading.enumerate() if each.name == "raftq-client"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda client: client.create_queue(5), InvalidQueueName, "5 is not a queue name"),
+        (lambda client: client.send(5, b""), InvalidQueueName, "5 is not a queue name"),
+        (lambda client: client.send("q", b"", headers=[1]), InvalidArgument, "headers are a map"),
+        (lambda client: client.send("q", b"", dedup_id=5), InvalidArgument, "dedup_id is text"),
+        (lambda client: client.ack([None]), InvalidArgument, "None is no message"),
+        (lambda client: client.ack(5), InvalidArgument, "received messages, not 5"),
+        (lambda client: client.redrive("q", offsets=5), InvalidArgument, "list of pairs"),
+        (lambda client: client.redrive("q", offsets=[5]), InvalidArgument, "pairs"),
+        (lambda client: client.dead_letters("q", limit="x"), InvalidArgument, "limit is 1 to"),
+        (
+            lambda client: client.create_queue("a", visibility_timeout=float("nan")),
+            InvalidArgument,
+            "visibility_timeout is at most 86400 seconds, not nan",
+        ),
+        (
+            lambda client: client.receive("q", visibility_timeout=float("nan")),
+            InvalidArgument,
+            "visibility_timeout is 0 to 86400 seconds, not nan",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_an_error_with_a_type_and_says_what_is_right(call, error, words):
+    async def scenario(cluster):
+        cluster.create_queue("q")
+        async with cluster.client() as client:
+            with pytest.raises(error, match=words):
+                await call(client)
+
+    run(scenario)
+
+
+def test_only_options_that_this_version_takes_are_advised():
+    """Those that are refused with any value but the one that holds anyway are left out."""
+    only = {name for name, option in _OPTIONS.items() if type(option).__name__ == "_Only"}
+    messages = {"delay", "deliver_at", "ttl", "priority", "dedup_id"}
+    assert only | messages == LATER
+    with pytest.raises(InvalidArgument, match=r"no option 'prio'; there are timestamp, acks$"):
+        check_names({"prio": 1}, MessageOptions)
