@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
 from raftq.host.checkpoints import Snapshotter
+from raftq.host.disk_alarm import DiskAlarm, full_text
 from raftq.host.log_time_alarm import LogTimeAlarm
 from raftq.host.mending import Mending
 from raftq.host.observer import Observer
@@ -24,7 +25,7 @@ from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redire
 from raftq.host.reads import Reads
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
-from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
+from raftq.ids import METADATA_GROUP, NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
 from raftq.limits import (
     ELECTION_MICROS_MAX,
     ELECTION_MICROS_MIN,
@@ -87,6 +88,8 @@ class Group:
         self._amnesia_noted = not may_vote
         self._hand_over_again_at = Micros(0)
         self.log_time_alarm = LogTimeAlarm(group)
+        # All groups of a node share its disk; the metadata group is on every node.
+        self._disk_alarm = DiskAlarm(self.nodes.get(replica)) if group == METADATA_GROUP else None
         self.stopped = False
         if log.contradictions:
             self.quarantined = f"damaged beyond repair: {'; '.join(log.contradictions)}"
@@ -155,7 +158,7 @@ class Group:
             done(Busy("too much is waiting for the disk; slow down", retry_after=0.02), None)
             return
         if self.log.is_full and not reserve:
-            done(StorageFull("the leader's disk is full; free space or consume"), None)
+            done(StorageFull(full_text(self.nodes.get(self.replica))), None)
             return
         now = self._clock.monotonic()
         give_up_at = NEVER if timeout is None else Micros(now + timeout)
@@ -239,6 +242,8 @@ class Group:
         self.raft.tick(now, self._clock.wall())
         self.log.tick(now)
         self.mending.tick(now)
+        if self._disk_alarm is not None:
+            self._disk_alarm.look(is_full=self.log.is_full, now=now)
         self._drain()
         self._watch_role()
         if self.leading:

@@ -21,14 +21,11 @@ from raftq.host.observer import Observer
 from raftq.host.witness import Witness
 from raftq.ids import ClusterId, GroupId, Micros, ReplicaId
 from raftq.machine import Machine
-from raftq.observability.logs import logger
 from raftq.raft import Message
 from raftq.raft.faults import NONE, Faults
 from raftq.storage.group_log import GroupLog
 from raftq.wire.frames import FrameKind
 from raftq.wire.repair_messages import RepairMessage, encode_repair
-
-_log = logger("raftq.host")
 
 Forwarded = Callable[[Link, int, memoryview], None]
 
@@ -198,7 +195,7 @@ class Host:
     def link_lost(self, node: str) -> None:
         if self._stopped:
             return
-        _log.info("link lost", peer=node)
+        self.links.say("link lost", node, node)
         self.bootstrap_state.link_lost(node)
         for group in self.groups.values():
             group.link_lost(node)

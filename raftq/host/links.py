@@ -24,6 +24,7 @@ from raftq.host.link import Link
 from raftq.ids import GroupId
 from raftq.limits import HANDSHAKE_MICROS, MIB
 from raftq.observability.logs import logger
+from raftq.observability.repeats import Repeats
 from raftq.raft import Message
 from raftq.wire import errors, handshake, raft_messages, repair_messages
 from raftq.wire.connection import PING
@@ -43,6 +44,9 @@ SILENT_TICKS_MAX = 4
 
 LINK_BUFFER_MAX = 64 * MIB
 """A peer that reads this much too slowly is cut off; the core sends again what it needs."""
+
+LINES_PER_MINUTE = 5
+"""Of one event and one peer: a link that comes and goes for ever is news only at first."""
 
 COPY_BELOW_BYTES = 16 * 1024
 """Smaller frames are copied: a slice kept by the log's window would pin its receive chunk."""
@@ -138,7 +142,7 @@ class PeerConnection(BufferedProtocol):
             for frame in self._reader.received(nbytes):
                 self._take(frame)
         except RaftqError as error:
-            _log.warning("peer connection refused", peer=self._name(), reason=str(error))
+            self._links.say_refused(self._name(), self._host(), str(error))
             if isinstance(error, ClusterMismatch):
                 self._links.events.refused(str(error))
             if self._link is None:
@@ -152,6 +156,13 @@ class PeerConnection(BufferedProtocol):
         if self._dialled is not None:
             return self._dialled
         return str(self._transport.get_extra_info("peername") if self._transport else "?")
+
+    def _host(self) -> str:
+        """Whom the same refusals are counted of: a stranger comes from another port each time."""
+        if self._link is None and self._dialled is None and self._transport is not None:
+            address: object = self._transport.get_extra_info("peername")
+            return str(address[0] if isinstance(address, tuple) else address)
+        return self._name()
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == FrameKind.ERROR and (self._link or self._dialled):
@@ -188,6 +199,11 @@ class PeerConnection(BufferedProtocol):
     def _greet(self, frame: Frame) -> None:
         hello: handshake.PeerHello | handshake.PeerWelcome
         if self._dialled is None:
+            if frame.kind == FrameKind.HELLO:
+                raise ProtocolError(
+                    "this is a node's port for the other nodes; clients use the port of --listen "
+                    "(with raftq dev 7400, not 7500; `raftq cluster status` names them)"
+                )
             if frame.kind != FrameKind.PEER_HELLO:
                 raise ProtocolError(f"expected a peer's greeting, got frame kind {frame.kind}")
             hello = handshake.decode_peer_hello(frame.body)
@@ -233,7 +249,7 @@ class PeerConnection(BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End it now, also if it is closing already: what a peer never reads would delay that for ever."""
         if self._transport is not None:
-            _log.info("link closes", peer=self._name(), reason=reason)
+            self._links.say("link closes", self._name(), self._host(), reason=reason)
             self._transport.abort()
 
     def _refuse(self, error: RaftqError) -> None:
@@ -275,6 +291,8 @@ class Links:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._listener: Listener | None = None
         self._closed = False
+        self._events_said = Repeats(burst=LINES_PER_MINUTE)
+        self._refusals_said = Repeats()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen for peers and begin dialling; returns the address listened on."""
@@ -320,8 +338,22 @@ class Links:
 
     def greeted(self, hello: handshake.PeerHello | handshake.PeerWelcome) -> None:
         self._backoff.pop(hello.node, None)
-        _log.info("link up", peer=hello.node)
+        self.say("link up", hello.node, hello.node)
         self.events.link_up(hello.node)
+
+    def say(self, event: str, peer: str, host: str, **keys: str) -> None:
+        """A line about a link, unless there were many of its kind just now."""
+        now = self._environment.clock.monotonic()
+        unsaid = self._events_said.due((host, event), now=now)
+        if unsaid is not None:
+            _log.info(event, peer=peer, **keys, **({"unsaid": unsaid} if unsaid else {}))
+
+    def say_refused(self, peer: str, host: str, reason: str) -> None:
+        """Whoever does not belong here tries again and again: said once a minute."""
+        now = self._environment.clock.monotonic()
+        unsaid = self._refusals_said.due((host, reason), now=now)
+        if unsaid is not None:
+            _log.warning("peer connection refused", peer=peer, reason=reason, unsaid=unsaid)
 
     def _dial(self, node: str) -> None:
         self._timers.pop(node, None)

@@ -68,6 +68,9 @@ def parse_head(received: bytes) -> Request | None:
 
     Raises: BadRequest.
     """
+    if b"\0" in received[:4]:
+        # A raftq client, or TLS: told at once, it can say what is wrong.
+        raise BadRequest(400, "a request begins with GET or HEAD; clients use the port of --listen")
     end = received.find(b"\r\n\r\n")
     if end < 0:
         if len(received) >= HEAD_BYTES_MAX:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raftq.errors import Busy, InvalidArgument, ProtocolError, QueueNotEmpty
 from raftq.host import Done, Group, Place
+from raftq.host.disk_alarm import full_text
 from raftq.ids import METADATA_GROUP, GroupId
 from raftq.metadata import CreateQueue, DeleteQueue, Queue, QueueReply, UpdateQueue, encode
 from raftq.queue.config import QueueConfig
@@ -251,7 +252,7 @@ class Admin:
                 "node": identity.name,
                 "version": VERSION,
                 "state": identity.state,
-                "problem": node.host.bootstrap_state.problem,
+                "problem": node.host.bootstrap_state.problem or _disk_problem(node),
                 "nodes": [
                     {
                         "name": member.name,
@@ -293,6 +294,12 @@ def queue_map(queue: Queue) -> dict[str, Any]:
             {"partition": number, "group": group} for number, group in enumerate(queue.groups)
         ],
     }
+
+
+def _disk_problem(node: "Node") -> str | None:
+    if any(group.log.is_full for group in node.host.groups.values()):
+        return full_text(node.host.identity.name)
+    return None
 
 
 def group_status(group: Group) -> dict[str, Any]:

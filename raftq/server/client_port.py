@@ -21,6 +21,7 @@ from raftq.limits import (
     RELEASE_DELAY_MICROS,
 )
 from raftq.observability.logs import logger
+from raftq.observability.repeats import Repeats
 from raftq.server.request import Request
 from raftq.wire import cbor, errors, handshake
 from raftq.wire.connection import OPEN, PONG, ServerConnection
@@ -42,6 +43,7 @@ class ClientPort:
         self.node = node
         self.connections: dict[int, ClientConnection] = {}
         self.refused = 0
+        self._refusals = Repeats()
         self._listener: Listener | None = None
         self._next = 1
 
@@ -55,6 +57,15 @@ class ClientPort:
         self._next += 1
         self.connections[number] = connection
         return number
+
+    def say_refused(self, transport: Transport, error: RaftqError) -> None:
+        """Who comes again and again for the same reason does not fill the log."""
+        peer: object = transport.get_extra_info("peername")
+        host = peer[0] if isinstance(peer, tuple) else peer
+        key = (str(host), type(error).__name__)
+        unsaid = self._refusals.due(key, now=self.node.now())
+        if unsaid is not None:
+            _log.warning("client refused", client=str(peer), reason=str(error), unsaid=unsaid)
 
     def stop_listening(self) -> None:
         if self._listener is not None:
@@ -254,7 +265,7 @@ class ClientConnection(BufferedProtocol):
         self._port.refused += 1
         if self._transport is None or self._transport.is_closing():
             return
-        _log.warning("client refused", client=self._peer(), reason=str(error))
+        self._port.say_refused(self._transport, error)
         self._transport.writelines(encode_frame(FrameKind.ERROR, 0, errors.encode_error(error)))
         self._transport.close()
 

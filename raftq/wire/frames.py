@@ -41,6 +41,9 @@ CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 256 * 1024
 """One read of a busy connection: enough for four full batches; more gave nothing when measured."""
 
+_HTTP: Final = int.from_bytes(b"HTTP", "little")
+"""What the answer of an HTTP server looks like as a length."""
+
 _GROWTH: Final = 4
 """An unfinished frame's chunk is at most this many times the bytes that have come."""
 
@@ -228,6 +231,11 @@ class FrameReader:
 
 
 def _bad_length(length: int, limit: int) -> ProtocolError:
+    if length == _HTTP:
+        return ProtocolError(
+            "the other side speaks HTTP: is it a node's port for health and metrics "
+            "(--admin-listen)? Clients use the port of --listen"
+        )
     return ProtocolError(
         f"a frame announces {length} bytes; {_COUNTED} to {limit - _LENGTH_BYTES} are allowed here: "
         "is the other side raftq, and is TLS on at both ends or at none?"

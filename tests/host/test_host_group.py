@@ -213,6 +213,7 @@ def test_a_full_disk_refuses_but_lets_the_reserve_be_used(world, monkeypatch):
     monkeypatch.setattr(type(log), "is_full", property(lambda self: True))
     refused = world.propose(leader, b"a")
     assert isinstance(refused[0][0], StorageFull)
+    assert f"the disk of node {leader!r} has less than 64 MiB free" in str(refused[0][0])
     freed = world.propose(leader, b"b", reserve=True)
     world.until(lambda: freed)
     assert freed[0][0] == 1

@@ -152,3 +152,8 @@ def test_ready_tells_its_reasons():
     assert answer.status == 503
     assert json.loads(answer.body) == {"ready": False, "reasons": ["no leader"]}
     assert pages["/health/live"]().status == 200
+
+
+def test_what_is_not_http_is_refused_before_a_head_could_end():
+    with pytest.raises(BadRequest, match="begins with GET or HEAD"):
+        admin_port.parse_head(b"\x1f\x00\x00\x00\x01")

@@ -11,6 +11,7 @@ from server_world import Wire, World
 from raftq import batch
 from raftq.errors import Corrupted, InvalidArgument, ProtocolError, RaftqError
 from raftq.limits import KIB, MAX_FRAME_BYTES, MAX_STREAMS, MIB
+from raftq.observability.repeats import Repeats
 from raftq.wire import cbor, handshake, requests
 from raftq.wire.frames import FrameKind, encode_frame
 
@@ -26,6 +27,9 @@ def world():
 @pytest.fixture(autouse=True)
 def others_are_served(world):
     """Whatever a test does to n1: n1 and the others go on serving, and nothing is broken."""
+    node = world.nodes["n1"]
+    node.port._refusals = Repeats()  # For each test what is said is said anew.
+    node.host.links._refusals_said = Repeats()
     yield
     assert world.failures == []
     for name in world.names:
@@ -56,6 +60,22 @@ def test_what_is_not_raftq_is_refused(world, caplog, port, data):
     assert raw.error() is None or isinstance(raw.error(), ProtocolError)
     assert len(warnings_of(caplog)) == 1
     assert data[:40] not in str(warnings_of(caplog)[0].msg).encode("latin-1", "replace")
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_a_stranger_that_comes_again_and_again_is_said_once(world, caplog, port):
+    for _ in range(10):
+        raw = world.raw("n1", PORTS[port][0])
+        raw.send(b"GET / HTTP/1.1\r\n\r\n")
+        world.until(lambda raw=raw: raw.lost, 6)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_client_at_the_peer_port_is_told_where_clients_go(world):
+    raw = world.raw("n1", PORTS["peer"][0])
+    raw.send(frame(FrameKind.HELLO, handshake.encode_hello(handshake.Hello((1,), (), "x"))))
+    world.until(lambda: raw.lost, 6)
+    assert "port for the other nodes; clients use the port of --listen" in str(raw.error())
 
 
 @pytest.mark.parametrize("port", PORTS)

@@ -223,3 +223,11 @@ def test_chunks_grow_with_traffic_and_shrink_again():
             held = reader.received(count)
     assert held
     assert len(reader.get_buffer(-1).obj) < CHUNK_BYTES_MAX
+
+
+def test_the_answer_of_an_http_server_is_named():
+    reader = FrameReader()
+    data = b"HTTP/1.1 400 Bad Request\r\n"
+    reader.get_buffer()[: len(data)] = data
+    with pytest.raises(ProtocolError, match="port for health and metrics"):
+        reader.received(len(data))
