@@ -73,5 +73,5 @@ def _group_row(group: dict[str, Any]) -> tuple[object, ...]:
         group["commit_index"],
         group["applied_index"],
         " ".join(behind) or "-",
-        group["quarantined"] or "",
+        group["health"],
     )

@@ -55,6 +55,7 @@ STATUS = {
             "commit_index": 5,
             "applied_index": 5,
             "quarantined": None,
+            "health": "",
             "last_index": 6,
             "replicas": [{"node": "n2", "replica": 2, "match_index": 4, "silent_us": 1}],
         }

@@ -1,6 +1,7 @@
 """Small real replicas for tests: logs written by the storage itself, of content that is known."""
 
 import pickle
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -135,6 +136,18 @@ class Writer:
             self.log.set_commit(commit.index, commit.chain)
         self.log.close()
         self.disk.unlock()
+
+
+@contextmanager
+def reopened(root, group=1):
+    """The log that `write_replica` left, and its disk."""
+    disk = LooplessDisk(str(root))
+    incarnation = key_hash(str(root).encode()) or 1
+    directory = f"group-{group}"
+    log = GroupLog.open(disk, RealClock(), directory, incarnation=incarnation, boot=1)
+    yield log, disk
+    log.close()
+    disk.unlock()
 
 
 def write_replica(root, entries, *, group=1, unit=3, commit=None, **options):

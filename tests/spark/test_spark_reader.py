@@ -21,6 +21,7 @@ from spark_replicas import (
     Writer,
     flip,
     read,
+    reopened,
     rows,
     segments,
     write_cluster,
@@ -33,6 +34,7 @@ from raftq.errors import Corrupted, InvalidArgument
 from raftq.spark import plan
 from raftq.spark.source import RaftqDataSource, RaftqReader
 from raftq.spark.tables import TABLES, columns_of, schema_of, signed
+from raftq.storage.patch import Patch
 
 BIG = (1 << 64) - 7
 
@@ -264,6 +266,25 @@ def test_a_flipped_byte_fails_the_query_or_leaves_a_hole(tmp_path):
     ((condition, problems),) = rows(tmp_path, "replicas", ["condition", "problems"])
     assert condition == "damaged"
     assert "damaged or missing" in problems[0]
+
+
+def test_a_repaired_range_is_read_from_its_patch(tmp_path):
+    author = Author()
+    for number in range(12):
+        author.publish({"bodies": [b"body-%d" % number]})
+    write_replica(tmp_path / "n1", author.entries, unit=1)
+    flip(segments(tmp_path / "n1")[0], b"body-5")
+    with reopened(tmp_path / "n1") as (log, disk):
+        (hole,) = log.holes
+        before, *lost = author.entries[hole.first - 2 : hole.last]
+        log.patches.write(Patch(before.chain, tuple(lost)), lambda _: None)
+        disk.complete()
+        assert not log.holes
+    assert rows(tmp_path, "messages", ["body"]) == [b"body-%d" % number for number in range(12)]
+    proved = rows(tmp_path, "entries", ["index", "chain_ok", "segment"])
+    assert [row[:2] for row in proved] == [(index, True) for index in range(1, 13)]
+    assert len({segment for *_, segment in proved}) == 2
+    assert rows(tmp_path, "replicas", ["condition", "problems"]) == [("ok", [])]
 
 
 def test_a_truncated_segment_is_told(tmp_path):
