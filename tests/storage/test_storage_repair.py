@@ -21,6 +21,7 @@ from test_storage_safety import units_of
 
 from raftq.errors import Corrupted
 from raftq.raft.ready import SnapshotMeta
+from raftq.sim.disk import SimulatedCrash
 from raftq.storage.faults import Faults
 from raftq.storage.group_log import Condition
 from raftq.storage.patch import Patch, patch_name
@@ -149,6 +150,29 @@ def test_a_patched_tail_may_be_truncated():
         if world.log.holes:
             heal(world)
     assert first < last
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_repair_cut_at_every_operation_leaves_the_hole_or_fills_it(power):
+    cuts = 0
+    for after in range(1, 60):
+        world = open_with_hole(seed=after)
+        lost = sum(hole.last - hole.first + 1 for hole in world.log.holes)
+        world.disk.crash_at = world.disk.operations + after
+        try:
+            heal(world, size=1)
+        except SimulatedCrash:
+            cuts += 1
+        world.disk.crash_at = 0
+        world.kill()
+        if power:
+            world.power_loss()
+        world.open()
+        assert served(world) <= lost
+        assert not [path for path in world.disk.paths() if path.endswith(".tmp")]
+        heal(world)
+        check_healed(world)
+    assert 5 < cuts < 59, "some are cut, and some come to their end"
 
 
 PATCH_DAMAGE = {
