@@ -251,9 +251,13 @@ def receive(
 
 def tail(
     queue: QueueArgument,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Only this one.  [default: all]"),
+    ] = None,
     start: Annotated[
-        str, typer.Option("--start", help="earliest, latest, or an offset.")
+        str,
+        typer.Option("--start", help="earliest, latest, or an offset (of one --partition)."),
     ] = "latest",
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for more at the end.")
@@ -265,26 +269,55 @@ def tail(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages of one partition as they come, without consuming any. Ctrl-C ends it.
+    """Print messages as they come, without consuming any. Ctrl-C ends it.
+
+    The messages of one partition are in their order; those of different partitions come as they
+    are read.
 
     ```
     raftq tail orders
-    raftq tail orders --partition 2 --start earliest --no-follow --json
+    raftq tail orders --start earliest --no-follow
+    raftq tail orders --partition 2 --start 1000 --json
     ```
     """
     first: Any = int(start) if start.isdigit() else start
+    if partition is None and isinstance(first, int):
+        raise typer.BadParameter("an offset is of one partition: say which with --partition")
+    count = 0
 
-    async def work(client: AsyncClient) -> None:
-        count = 0
-        reader = client.reader(queue, partition=partition, start=first, follow=follow)
+    async def read(client: AsyncClient, number: int) -> None:
+        nonlocal count
+        reader = client.reader(queue, partition=number, start=first, follow=follow)
         async for message in reader:
+            if max_messages and count == max_messages:
+                raise _Enough  # Another partition had the last one.
             _print_message(message, as_json=as_json)
             sys.stdout.flush()
             count += 1
             if count == max_messages:
-                return
+                raise _Enough
+
+    async def work(client: AsyncClient) -> None:
+        if partition is not None:
+            numbers = [partition]
+        else:
+            described = await client.describe_queue(queue)
+            numbers = [each.partition for each in described.partitions]
+        tasks = [asyncio.ensure_future(read(client, number)) for number in numbers]
+        try:
+            await asyncio.gather(*tasks)
+        except _Enough:
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     with_client(Servers(url, timeout), work)
+
+
+class _Enough(Exception):
+    """As many messages were printed as were asked for."""
 
 
 def _print_message(message: BaseMessage, *, as_json: bool) -> None:

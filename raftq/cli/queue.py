@@ -193,7 +193,7 @@ def describe(
     for option, value in sorted(found.config.items()):
         print_text(f"  {option} = {value}")
     print_table(
-        ("partition", "group", "leader", "first offset", "next offset"),
+        ("partition", "group", "leader", "settled below", "next offset"),
         [(p.partition, p.group, p.leader, p.first_offset, p.next_offset) for p in found.partitions],
     )
 

@@ -40,7 +40,9 @@ class SubscriptionCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: where it lives, and what its log holds (`next_offset` is its end)."""
+    """One partition: where it lives, and what its log holds . `next_offset` is its end; from
+    `first_offset` on, some subscription still needs messages: what lies before is settled.
+    """
 
     partition: int
     group: int

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from raftq import batch
-from raftq.errors import Busy, ProtocolError, ReplicaDamaged
+from raftq.errors import Busy, InvalidArgument, ProtocolError, ReplicaDamaged
 from raftq.host import Group
 from raftq.ids import Offset, Partition, QueueId
 from raftq.queue.dead_letters import DeadLetter
@@ -128,6 +128,11 @@ class GroupOperations:
         queue, partition = QueueId(wanted["queue"]), Partition(wanted["partition"])
 
         def read() -> Map:
+            if partition in machine.without_subscription(queue, wanted["subscription"]):
+                raise InvalidArgument(
+                    f"the queue has no subscription {wanted['subscription']!r}; describe it to see "
+                    "those it has"
+                )
             found = machine.dead_letters(
                 queue,
                 partition,

@@ -108,7 +108,7 @@ class FakeClient:
         self._asked("list_queues")
         return [SUMMARY, QueueSummary("a", 4, {}, 1, "creating")]
 
-    async def describe_queue(self, name, *, subscription):
+    async def describe_queue(self, name, *, subscription="default"):
         self._asked("describe_queue", name, subscription=subscription)
         return DESCRIPTION
 

@@ -1,8 +1,10 @@
 """Goal: what goes in as arguments, files or lines comes out as messages, and the other way round."""
 
+import dataclasses
 import json
 
-from cli_fakes import make_messages
+import cli_fakes
+from cli_fakes import DESCRIPTION, make_messages
 
 
 def sent(client):
@@ -104,6 +106,20 @@ def test_an_empty_queue_says_so_to_people_only(client, run):
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "nothing is ready in orders\n"
     assert run("receive", "orders", "--json").stderr == ""
+
+
+def test_tail_reads_all_partitions_unless_one_is_named(client, run, monkeypatch):
+    rows = tuple(dataclasses.replace(DESCRIPTION.partitions[0], partition=n) for n in range(3))
+    described = dataclasses.replace(DESCRIPTION, partitions=rows)
+    monkeypatch.setattr(cli_fakes, "DESCRIPTION", described)
+    client.messages = make_messages([b"one"])
+    result = run("tail", "orders", "--no-follow", "--start", "earliest")
+    assert result.exit_code == 0
+    assert result.stdout == "one\n" * 3
+    read = [options["partition"] for name, _, options in client.calls if name == "reader"]
+    assert read == [0, 1, 2]
+    assert run("tail", "orders", "-n", "2", "--start", "earliest").stdout == "one\n" * 2
+    assert run("tail", "orders", "--start", "5").exit_code == 2
 
 
 def test_tail_reads_without_taking(client, run):

@@ -300,6 +300,12 @@ def test_an_update_of_the_number_of_partitions_is_refused(client, queue):
         client.try_control(do="update_queue", name=queue["name"], config={"partitions": 5})
 
 
+def test_dead_letters_of_no_subscription_are_an_error(client):
+    client.create("plain", partitions=2)
+    with pytest.raises(InvalidArgument, match="no subscription 'nosub'"):
+        client.control(do="dead_letters", name="plain", subscription="nosub", limit=10)
+
+
 def test_dead_letters_are_listed_and_redriven(client):
     queue = client.create("poison", partitions=1, delivery_limit=1)
     client.publish(queue, [b"bad", b"good"])
