@@ -14,8 +14,10 @@ import cbor2
 
 from raftq.embedded.address import Address
 from raftq.errors import Corrupted, InvalidArgument
-from raftq.host.identity import PATH
 from raftq.storage import small_file
+
+_IDENTITY: Final = "node"
+"""The file in which a data directory says whose it is (see docs/operating/local-cluster.md)."""
 
 _LISTENING: Final = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -32,7 +34,7 @@ def look(data: Path) -> Found:
     """Which cluster a directory holds."""
     there: list[str] = []
     founders: dict[str, Address] = {}
-    for path in sorted(data.glob(f"n[0-9]/{PATH}")):
+    for path in sorted(data.glob(f"n[0-9]/{_IDENTITY}")):
         there.append(path.parent.name)
         with suppress(OSError, ValueError, KeyError, TypeError, Corrupted):
             fields = cbor2.loads(small_file.decode(path.read_bytes(), str(path)))

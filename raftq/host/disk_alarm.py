@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from raftq.ids import Micros
+from raftq.ids import METADATA_GROUP, GroupId, Micros
 from raftq.limits import DISK_RESERVE_BYTES, MIB, SECOND
 from raftq.observability.logs import logger
 
@@ -23,15 +23,18 @@ def full_text(node: str | None) -> str:
 
 
 class DiskAlarm:
-    """One node's."""
+    """One replica's. All groups of a node share its disk: only that of the metadata group, which is
+    on every node, says something.
+    """
 
-    def __init__(self, node: str | None) -> None:
+    def __init__(self, group: GroupId, node: str | None) -> None:
+        self._is_silent = group != METADATA_GROUP
         self._node = node
         self._said_full = False
         self._quiet_until = Micros(0)
 
     def look(self, *, is_full: bool, now: Micros) -> None:
-        if is_full == self._said_full or now < self._quiet_until:
+        if is_full == self._said_full or self._is_silent or now < self._quiet_until:
             return
         self._said_full = is_full
         self._quiet_until = Micros(now + QUIET_MICROS)

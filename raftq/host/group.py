@@ -25,7 +25,7 @@ from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redire
 from raftq.host.reads import Reads
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
-from raftq.ids import METADATA_GROUP, NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
+from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
 from raftq.limits import (
     ELECTION_MICROS_MAX,
     ELECTION_MICROS_MIN,
@@ -88,8 +88,7 @@ class Group:
         self._amnesia_noted = not may_vote
         self._hand_over_again_at = Micros(0)
         self.log_time_alarm = LogTimeAlarm(group)
-        # All groups of a node share its disk; the metadata group is on every node.
-        self._disk_alarm = DiskAlarm(self.nodes.get(replica)) if group == METADATA_GROUP else None
+        self._disk_alarm = DiskAlarm(group, self.nodes.get(replica))
         self.stopped = False
         if log.contradictions:
             self.quarantined = f"damaged beyond repair: {'; '.join(log.contradictions)}"
@@ -242,8 +241,7 @@ class Group:
         self.raft.tick(now, self._clock.wall())
         self.log.tick(now)
         self.mending.tick(now)
-        if self._disk_alarm is not None:
-            self._disk_alarm.look(is_full=self.log.is_full, now=now)
+        self._disk_alarm.look(is_full=self.log.is_full, now=now)
         self._drain()
         self._watch_role()
         if self.leading:

@@ -2,6 +2,7 @@
 
 from raftq.host import disk_alarm
 from raftq.host.disk_alarm import QUIET_MICROS, DiskAlarm
+from raftq.ids import METADATA_GROUP
 
 
 def test_both_are_said_once_and_seldom(monkeypatch):
@@ -14,7 +15,8 @@ def test_both_are_said_once_and_seldom(monkeypatch):
         warning = error
 
     monkeypatch.setattr(disk_alarm, "_log", Log())
-    alarm = DiskAlarm("n1")
+    DiskAlarm(1, "n1").look(is_full=True, now=0)
+    alarm = DiskAlarm(METADATA_GROUP, "n1")
     alarm.look(is_full=False, now=0)
     assert said == []
     for now in range(10):
