@@ -23,6 +23,7 @@ from raftq.host.mending import Mending
 from raftq.host.observer import Observer
 from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect
 from raftq.host.reads import Reads
+from raftq.host.succession import successor
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
@@ -279,14 +280,11 @@ class Group:
         """A leader whose disk stalls longer than an election takes hands over to one that keeps up."""
         if self.log.sync_age(now) < ELECTION_MICROS_MIN or now < self._hand_over_again_at:
             return
-        voters = self.raft.membership.voters
-        heard = [f for f in self.raft.status().followers if f.silent < ELECTION_MICROS_MIN]
-        followers = [follower for follower in heard if follower.replica in voters]
-        best = max(followers, key=lambda follower: follower.match_index, default=None)
-        if best is not None:
+        best = successor(self.raft)
+        if best in self.nodes:
             self._hand_over_again_at = Micros(now + ELECTION_MICROS_MAX)
-            _log.warning("disk stalls, handing over", group=self.group, to=best.replica)
-            self.transfer(self.nodes[best.replica])
+            _log.warning("disk stalls, handing over", group=self.group, to=best)
+            self.transfer(self.nodes[best])
 
     def _append(self, now: Micros) -> None:
         """Make entries of what is pending, unless it had better wait for the outstanding sync."""
