@@ -53,6 +53,8 @@ def not_ready(node: Node) -> list[str]:
             reasons.append(f"group {group.group} is quarantined here: {group.quarantined}")
         elif group.leader_node is None:
             reasons.append(f"group {group.group} has no leader that this node knows")
+        elif group.leader_node == node.config.name and not group.leading:
+            reasons.append(f"group {group.group} has just been given to this node to lead")
     if machine is not None:
         wanted = machine.work_for_node(node.host.identity.name, node.host.identity.incarnation)
         reasons += [

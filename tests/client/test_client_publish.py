@@ -6,11 +6,8 @@ import pytest
 from fake_server import K, no_quorum, run
 
 from raftq.errors import (
-    ConnectionFailed,
     InvalidArgument,
     MessageTooLarge,
-    NoQuorum,
-    ProtocolError,
     QueueFull,
     QueueNotFound,
     Timeout,
@@ -187,109 +184,6 @@ def test_a_killed_leader_costs_a_delay():
             assert loop.time() - begun < 0.45
 
     run(scenario, nodes=3)
-
-
-def test_a_silent_leader_is_noticed():
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        loop = asyncio.get_running_loop()
-        async with cluster.client() as client:
-            await client.send("orders", b"1")
-            cluster.nodes["n1"].silent = True
-            cluster.move_leader(1, "n2")
-            begun = loop.time()
-            assert (await client.send("orders", b"2")).offset == 1
-            assert loop.time() - begun < 2
-
-    run(scenario, nodes=2)
-
-
-def test_no_node_at_all():
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        for node in cluster.nodes.values():
-            node.kill()
-        with pytest.raises(ConnectionFailed, match="no node could be reached") as caught:
-            await cluster.client(timeout=2.0).connect()
-        assert caught.value.outcome == "not_applied"
-
-    run(scenario, nodes=2)
-
-
-@pytest.mark.parametrize("silent", [("n1",), ("n1", "n2"), ("n1", "n2", "n3")])
-def test_nobody_waits_for_silent_nodes_beyond_his_time(silent):
-    """A paused node accepts connections and says nothing, not even to a greeting."""
-
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        loop = asyncio.get_running_loop()
-        for name in silent:
-            cluster.nodes[name].silent = True
-        if "n3" not in silent:
-            cluster.move_leader(1, "n3")
-        client = cluster.client(timeout=3.0)
-        begun = loop.time()
-        if "n3" in silent:
-            with pytest.raises(ConnectionFailed, match="no node could be reached") as caught:
-                await client.send("orders", b"1")
-            assert caught.value.outcome == "not_applied"
-            assert loop.time() - begun < 3.1
-        else:
-            assert (await client.send("orders", b"1")).offset == 0
-            assert loop.time() - begun < 1.5
-        await client.close()
-
-    run(scenario, nodes=3)
-
-
-def test_without_a_quorum_the_node_that_answers_is_believed():
-    """The others are silent; that no node could be reached would be wrong."""
-
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        async with cluster.client(timeout=3.0) as client:
-            await client.send("orders", b"1")
-            for name in ("n1", "n2"):
-                cluster.nodes[name].silent = True
-            cluster.groups[1].leader = None
-        async with cluster.client(timeout=3.0) as client:
-            with pytest.raises(NoQuorum):
-                await client.send("orders", b"2")
-
-    run(scenario, nodes=3)
-
-
-def test_a_node_that_refuses_a_greeting_costs_that_send_and_no_other():
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        async with cluster.client(timeout=2.0) as client:
-            await client.send("orders", b"1")
-            cluster.n1.lose[K.PUBLISH] = 1
-            cluster.n1.refuse[K.HELLO] = [ProtocolError("not you")] * 2
-            with pytest.raises(ProtocolError, match="not you") as caught:
-                await client.send("orders", b"2")
-            assert caught.value.outcome == "unknown"
-            assert (await client.send("orders", b"3")).offset == 1
-
-    run(scenario)
-
-
-def test_no_leader_in_time():
-    async def scenario(cluster):
-        cluster.create_queue("orders")
-        loop = asyncio.get_running_loop()
-        async with cluster.client(timeout=2.0) as client:
-            await client.send("orders", b"1")
-            cluster.groups[1].leader = None
-            begun = loop.time()
-            with pytest.raises(NoQuorum, match="2 s") as caught:
-                await client.send("orders", b"2")
-            assert caught.value.outcome == "not_applied"
-            assert 1.8 < loop.time() - begun < 2.2
-            cluster.groups[1].leader = "n1"
-            assert (await client.send("orders", b"3")).offset == 1
-
-    run(scenario)
 
 
 def test_an_answer_that_never_comes():
