@@ -1,0 +1,284 @@
+"""A node that lost its data directory comes back as another one, and never as its old self."""
+
+import random
+
+import pytest
+from server_world import NAMES, World, read_bodies
+from test_server_nodes import begun, publish_somewhere
+
+from raftq.errors import InvalidArgument, RaftqError
+from raftq.wire.errors import NotLeader
+
+GROUPS = (0, 1, 2, 3)
+
+
+@pytest.fixture
+def world():
+    with World() as world:
+        yield world
+
+
+def machine_of(world, name):
+    return world.nodes[name].metadata.machine
+
+
+def ask(world, victim, *, through=None, seconds=20):
+    """`raftq cluster replace`, asked again until it is accepted."""
+    for _ in range(seconds * 10):
+        for name in [through] if through else [n for n in world.nodes if n != victim]:
+            try:
+                return world.connect(name).try_control(do="replace_node", name=victim)
+            except (RaftqError, NotLeader, AssertionError) as error:
+                problem = error
+        world.run(0.1)
+    raise problem
+
+
+def wiped(world, victim):
+    """The node is killed, and comes back with an empty directory."""
+    node = world.kill(victim)
+    world.wipe(victim)
+    world.start(victim)
+    return node.host.identity
+
+
+def has_changed(world, victim):
+    """Whether every group has the new replica as a voter, and nobody else of that node."""
+    return all(_group_has_changed(world, victim, group) for group in GROUPS)
+
+
+def _group_has_changed(world, victim, group):
+    leaders = [
+        node.host.groups[group]
+        for node in world.nodes.values()
+        if group in node.host.groups and node.host.groups[group].leading
+    ]
+    if len(leaders) != 1:
+        return False
+    machine = next(n for n in world.nodes.values() if n.host.groups[group].leading).metadata.machine
+    raft = leaders[0].raft
+    known = machine.group(group)
+    return (
+        not known.leaving
+        and raft.commit_index >= raft.status().membership_index
+        and raft.membership.outgoing == raft.membership.learners == ()
+        and raft.membership.voters == tuple(sorted(r.replica for r in known.replicas))
+    )
+
+
+def wait_until_changed(world, victim, seconds=20):
+    world.until(lambda: has_changed(world, victim), seconds)
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_a_wiped_node_is_replaced_catches_up_and_votes(world, victim):
+    queue = begun(world)
+    old = wiped(world, victim)
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+    assert ask(world, victim)["groups"] == list(GROUPS)
+    wait_until_changed(world, victim)
+    world.until(lambda: all(world.digests_agree(group) for group in GROUPS))
+    node = world.nodes[victim]
+    assert node.host.identity.cluster == old.cluster
+    assert node.host.identity.incarnation != old.incarnation
+    before = old.metadata_replicas()
+    for group in GROUPS:
+        known = machine_of(world, victim).group(group)
+        assert node.host.groups[group].replica == known.replica_on(victim).replica
+        assert node.host.groups[group].replica not in before
+    # It counts now: with one of the two others gone, the group goes on.
+    other = next(name for name in NAMES if name != victim)
+    world.kill(other)
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+    kept = world.connect(victim)
+    for partition in range(3):
+        world.run(0.5)
+        assert len(read_bodies(kept.read(queue, partition=partition))) >= 7
+
+
+def test_before_it_is_replaced_it_is_listed_as_a_candidate(world):
+    begun(world)
+    wiped(world, "n3")
+    world.run(2)
+    status = world.connect("n1").try_control(do="status")
+    assert [each["replacement"] for each in status["nodes"]] == [False, False, True]
+    assert status["changing"] == []
+    ask(world, "n3")
+    status = world.connect("n1").try_control(do="status")
+    assert {each["group"] for each in status["changing"]} <= set(GROUPS)
+    wait_until_changed(world, "n3")
+    world.run(1)
+    status = world.connect("n2").try_control(do="status")
+    assert [each["replacement"] for each in status["nodes"]] == [False, False, False]
+    assert [each["up"] for each in status["nodes"]] == [True, True, True]
+    assert status["changing"] == []
+
+
+def test_a_node_that_is_up_or_that_nobody_follows_is_not_replaced(world):
+    begun(world)
+    leader = world.leader(0)
+    client = world.connect(leader)
+    for name in NAMES:
+        with pytest.raises(InvalidArgument, match="is up"):
+            client.try_control(do="replace_node", name=name)
+        client = world.connect(leader)
+    with pytest.raises(InvalidArgument, match="no member"):
+        client.try_control(do="replace_node", name="n9")
+    victim = next(name for name in NAMES if name != leader)
+    world.kill(victim)
+    world.run(1)
+    with pytest.raises(InvalidArgument, match="no new data directory"):
+        world.connect(leader).try_control(do="replace_node", name=victim)
+
+
+def test_the_old_directory_is_refused_for_ever(world):
+    queue = begun(world)
+    victim = next(name for name in NAMES if name != world.leader(0))
+    world.kill(victim)
+    disk = world.machines[victim].disk
+    kept = {path: disk.contents(path) for path in disk.paths()}
+    world.wipe(victim)
+    world.start(victim)
+    ask(world, victim)
+    wait_until_changed(world, victim)
+    world.kill(victim)
+    world.wipe(victim)
+    restore(disk, kept)
+    world.start(victim)
+    world.run(3)
+    for name in NAMES:
+        if name != victim:
+            assert victim not in world.nodes[name].host.links.up()
+    assert not any(group.leading for group in world.nodes[victim].host.groups.values())
+    del world.nodes[victim]
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+
+
+def restore(disk, kept):
+    for path, content in kept.items():
+        if "/" in path:
+            disk.make_directory(path.rpartition("/")[0])
+        file = disk.open(path, create=True)
+        file.write(0, (content,))
+        file.sync_now()
+        file.close()
+        disk.sync_directory(path.rpartition("/")[0])
+
+
+def test_all_nodes_may_be_replaced_one_after_the_other(world):
+    queue = begun(world)
+    for victim in NAMES:
+        wiped(world, victim)
+        ask(world, victim)
+        wait_until_changed(world, victim)
+    for name in NAMES:
+        world.machines[name].power_loss()
+        del world.nodes[name]
+    world.start()
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+    client = world.connect("n1")
+    for partition in range(3):
+        world.run(0.5)
+        assert len(read_bodies(client.read(queue, partition=partition))) >= 6
+
+
+def test_a_node_that_was_away_meanwhile_learns_of_it(world):
+    """It has to accept the new directory's link although its own file names the old one."""
+    queue = begun(world)
+    wiped(world, "n3")
+    ask(world, "n3")
+    wait_until_changed(world, "n3")
+    world.kill("n2")
+    world.wipe("n2")
+    world.start("n2")
+    ask(world, "n2")
+    wait_until_changed(world, "n2")
+    world.kill("n1")
+    publish_somewhere(world, queue)
+    world.start("n1")
+    world.until(lambda: all(world.digests_agree(group) for group in GROUPS))
+    assert sorted(world.nodes["n1"].host.links.up()) == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_a_lost_replica_comes_back_under_a_new_id(world, group):
+    queue = begun(world)
+    victim = "n3"
+    old = world.group(victim, group).replica
+    world.kill(victim)
+    world.wipe(victim, below=f"group-{group}/")
+    world.start(victim)
+    wait_until_changed(world, victim)
+    world.until(lambda: world.digests_agree(group))
+    assert world.group(victim, group).replica > old
+    assert world.connect(victim).try_control(do="status")["lost"] == []
+    world.kill("n2")
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+
+
+def test_a_replica_that_forgot_comes_back_under_a_new_id(world):
+    queue = begun(world)
+    group = queue["partitions"][0]["group"]
+    victim = next(name for name in NAMES if name != world.leader(group))
+    replica = world.group(victim, group)
+    replica.raft.may_vote = False
+    replica.want_turn()
+    world.run(0.2)
+    assert world.machines[victim].disk.names(f"group-{group}").count("amnesiac") <= 1
+    world.until(lambda: world.group(victim, group) is not replica)
+    wait_until_changed(world, victim)
+    world.until(lambda: world.digests_agree(group))
+    assert world.group(victim, group).raft.may_vote
+    assert world.group(victim, group).replica > replica.replica
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kills_at_any_moment_of_a_replacement_are_harmless(seed):
+    """Whoever dies, the leader of group 0, a group's, or the new node: it goes on when it is back."""
+    choose = random.Random(seed)
+    with World(seed=seed + 100) as world:
+        queue = begun(world)
+        victim = choose.choice(NAMES)
+        wiped(world, victim)
+        ask(world, victim)
+        for _ in range(4):
+            world.run(choose.random() * 0.5)
+            name = choose.choice(list(world.nodes))
+            if choose.random() < 0.5:
+                world.kill(name)
+            else:
+                world.machines[name].power_loss()
+                del world.nodes[name]
+            world.run(choose.random() * 0.6)
+            world.start(name)
+        wait_until_changed(world, victim, 40)
+        for partition in range(3):
+            publish_somewhere(world, queue, partition)
+        world.until(lambda: all(world.digests_agree(group) for group in GROUPS))
+        client = world.connect(victim)
+        for partition in range(3):
+            world.run(0.5)
+            assert len(read_bodies(client.read(queue, partition=partition))) >= 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_new_directory_that_is_lost_too_is_replaced_again(seed):
+    choose = random.Random(seed)
+    with World(seed=seed + 200) as world:
+        queue = begun(world)
+        wiped(world, "n3")
+        ask(world, "n3")
+        world.run(choose.random() * 0.8)
+        wiped(world, "n3")
+        incarnation = world.nodes["n3"].host.identity.incarnation
+        while machine_of(world, "n1").node("n3").incarnation != incarnation:
+            ask(world, "n3")
+            world.run(0.1)
+        wait_until_changed(world, "n3")
+        world.kill("n1")
+        publish_somewhere(world, queue)
