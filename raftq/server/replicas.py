@@ -17,9 +17,12 @@ long ago, or replaced; so what was made is also remembered outside the group's d
 file `replicas`: for each group the id and whether its directory is finished. It is written before
 the directory is touched, and again once that is durable: a directory is never run under an id that
 was another's, and what an id lower than the one remembered asks for is of an earlier time.
+
+Checksums are seeded with an incarnation. The first directory of a group has the node's; one that is
+made in the place of another gets its own, so that no block which the disk gives back ever verifies.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cbor2
 
@@ -47,6 +50,18 @@ def _amnesia_path(group: GroupId) -> str:
     return f"{group_directory(group)}/amnesiac"
 
 
+class _Made(NamedTuple):
+    """What this node has made of a group, or has begun to make."""
+
+    replica: ReplicaId
+    is_finished: bool
+    incarnation: int
+    """0: the node's."""
+
+
+_NOTHING = _Made(NOBODY, is_finished=False, incarnation=0)
+
+
 class Replicas:
     """Makes, opens and counts the replicas of this node."""
 
@@ -55,9 +70,7 @@ class Replicas:
         self.lost: set[GroupId] = set()
         stored = small_file.load(node.environment.disk, _MADE_PATH)
         rows = cbor2.loads(stored) if stored is not None else []
-        self._made: dict[GroupId, tuple[ReplicaId, bool]] = {
-            group: (replica, finished) for group, replica, finished in rows
-        }
+        self._made: dict[GroupId, _Made] = {row[0]: _Made(*row[1:]) for row in rows}
 
     def exists(self, group: GroupId) -> bool:
         """A creation that a crash has cut does not count: it is begun anew."""
@@ -65,11 +78,12 @@ class Replicas:
 
     def _make(self, group: GroupId, membership: Membership) -> None:
         environment, identity = self._node.environment, self._node.host.identity
+        own = self._made.get(group, _NOTHING).incarnation
         log = GroupLog.create(
             environment.disk,
             environment.clock,
             group_directory(group),
-            incarnation=identity.incarnation,
+            incarnation=own or identity.incarnation,
             boot=identity.boot,
             membership=membership,
             faults=self._node.config.storage_faults,
@@ -78,11 +92,12 @@ class Replicas:
 
     def _open(self, group: GroupId) -> GroupLog:
         environment, identity = self._node.environment, self._node.host.identity
+        own = self._made.get(group, _NOTHING).incarnation
         return GroupLog.open(
             environment.disk,
             environment.clock,
             group_directory(group),
-            incarnation=identity.incarnation,
+            incarnation=own or identity.incarnation,
             boot=identity.boot,
             faults=self._node.config.storage_faults,
         )
@@ -153,27 +168,33 @@ class Replicas:
         Raises: OSError.
         """
         group = work.group
-        made, is_finished = self._made.get(group, (NOBODY, False))
-        if work.replica < made:
+        made = self._made.get(group, _NOTHING)
+        if work.replica < made.replica:
             return None
-        if work.replica == made and is_finished:
+        if work.replica == made.replica and made.is_finished:
             if not self.exists(group):
                 self._note_lost(group)
                 return False
             return True
-        self._node.host.remove_group(group)
-        if made != NOBODY or not self.exists(group):
-            self._note_made(group, work.replica, is_finished=False)
+        if group in self._node.host.groups:
+            # Its log may still be preparing a file. That is over when this is asked for again.
+            self._node.host.remove_group(group)
+            return None
+        incarnation = 0
+        if made.replica != NOBODY or not self.exists(group):
+            if made.replica != NOBODY:
+                incarnation = self._node.environment.entropy.bits(64)
+            self._note_made(group, _Made(work.replica, is_finished=False, incarnation=incarnation))
             self._clear(group)
             voters = () if work.joins else tuple(sorted(work.nodes))
             self._make(group, Membership(voters))
-        self._note_made(group, work.replica, is_finished=True)
+        self._note_made(group, _Made(work.replica, is_finished=True, incarnation=incarnation))
         self.lost.discard(group)
         return True
 
-    def _note_made(self, group: GroupId, replica: ReplicaId, *, is_finished: bool) -> None:
-        self._made[group] = (replica, is_finished)
-        rows = [[number, *made] for number, made in sorted(self._made.items())]
+    def _note_made(self, group: GroupId, made: _Made) -> None:
+        self._made[group] = made
+        rows = [[number, *each] for number, each in sorted(self._made.items())]
         small_file.save(self._node.environment.disk, _MADE_PATH, cbor2.dumps(rows))
 
     def _clear(self, group: GroupId) -> None:
@@ -196,7 +217,7 @@ class Replicas:
         Raises: OSError.
         """
         group = work.group
-        made, _ = self._made.get(group, (work.replica, True))
+        made = self._made.get(group, _NOTHING).replica or work.replica
         if work.replica < made:
             return True  # That was before; the one that was made since is asked for later.
         running = self._node.host.groups.get(group)

@@ -1,5 +1,6 @@
 """A node that lost its data directory comes back as another one, and never as its old self."""
 
+import contextlib
 import random
 
 import pytest
@@ -7,6 +8,9 @@ from server_world import NAMES, World, read_bodies
 from test_server_nodes import begun, publish_somewhere
 
 from raftq.errors import InvalidArgument, RaftqError
+from raftq.metadata import CreateGroup, ReplicaWork, encode
+from raftq.server.replicas import Replicas
+from raftq.sim.disk import SimulatedCrash
 from raftq.wire.errors import NotLeader
 
 GROUPS = (0, 1, 2, 3)
@@ -282,3 +286,92 @@ def test_a_new_directory_that_is_lost_too_is_replaced_again(seed):
         wait_until_changed(world, "n3")
         world.kill("n1")
         publish_somewhere(world, queue)
+
+
+def test_two_nodes_are_replaced_at_once_and_the_slower_one_gets_another_id():
+    """Ids ascend within a group: one that comes too late for its own is given the next."""
+    names = ("n1", "n2", "n3", "n4", "n5")
+    with World(*names, groups=1) as world:
+        world.connect("n1").create("q")
+        leader = world.leader(0)
+        header = encode(CreateGroup(nodes=names))
+        propose = world.group(leader, 0).propose
+        world.machines[leader].process.call(propose, header, b"", lambda *_: None, reserve=True)
+        world.until(lambda: all(2 in node.host.groups for node in world.nodes.values()))
+        world.leader(2)
+        slow, quick = [name for name in names if name not in {leader, world.leader(2)}][:2]
+        for victim in (slow, quick):
+            world.kill(victim)
+            world.wipe(victim)
+        machine = machine_of(world, leader)
+        world.start(slow)
+        ask(world, slow, through=leader)
+        world.kill(slow)
+        planned = machine.group(2).replica_on(slow)
+        assert planned.state == "pending"
+        world.start(quick)
+        ask(world, quick, through=leader)
+        world.until(lambda: machine.group(2).replica_on(quick).state == "created")
+        taken_in = machine.group(2).replica_on(quick).replica
+        lead = world.group(world.leader(2), 2)
+        world.until(lambda: taken_in in lead.raft.membership.voters)
+        world.start(slow)
+        world.until(lambda: not machine.group(2).leaving and not machine.group(0).leaving, 30)
+        replica = machine.group(2).replica_on(slow)
+        assert replica.replica > taken_in > planned.replica
+        assert {replica.replica, taken_in} < set(lead.raft.membership.voters)
+        assert len(world.group(leader, 0).raft.membership.voters) == 5
+
+
+def test_what_an_older_copy_of_the_metadata_asks_for_is_not_made(world):
+    """A restarted node reads its log again from the beginning, and with it what was true then."""
+    begun(world)
+    node = world.nodes["n1"]
+    old = machine_of(world, "n1").group(1).replica_on("n1").replica
+    places = {**world.group("n1", 1).nodes, 77: "n1"}
+    newer, older = (ReplicaWork(1, replica, places, joins=True) for replica in (77, old))
+    assert node.replicas.make(newer) is None, "first the running one is stopped"
+    assert 1 not in node.host.groups
+    assert node.replicas.make(newer)
+    contents = sorted(node.environment.disk.names("group-1"))
+    assert node.replicas.make(older) is None
+    assert node.replicas.run(older)
+    assert 1 not in node.host.groups, "an empty directory never runs under an id that was another's"
+    assert sorted(node.environment.disk.names("group-1")) == contents
+    again = Replicas(node)
+    assert again.make(older) is None
+    assert again.make(newer)
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_a_directory_whose_making_was_cut_never_runs_under_the_old_id(world, count):
+    """The process dies at each step of the way from the one replica to the next."""
+    begun(world)
+    node = world.nodes["n1"]
+    disk = node.environment.disk
+    old = machine_of(world, "n1").group(1).replica_on("n1").replica
+    places = {**world.group("n1", 1).nodes, 77: "n1"}
+    newer, older = (ReplicaWork(1, replica, places, joins=True) for replica in (77, old))
+    assert node.replicas.make(newer) is None
+    steps = iter(range(count))
+    cut = disk.cut
+
+    def crash(*step):
+        if next(steps, None) is None:
+            raise SimulatedCrash
+        cut(*step)
+
+    disk.cut = crash
+    with contextlib.suppress(SimulatedCrash):
+        node.replicas.make(newer)
+    disk.cut = cut
+    again = Replicas(node)
+    if again._made[1].replica == 77:
+        assert again.run(older)
+        assert 1 not in node.host.groups
+    else:
+        assert again.exists(1), "nothing was touched yet"
+    assert again.make(newer)
+    assert again.run(newer)
+    assert node.host.groups[1].raft.membership == ((), (), (), 0)
+    assert node.host.groups[1].raft.last_index == 0
