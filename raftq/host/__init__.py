@@ -26,7 +26,8 @@ Rules
 4. A link is accepted only from a node that the cluster knows, with the incarnation it knows.
 5. A failed disk stops the node. A diverged or damaged replica is quarantined: it takes no part any
    more, says so in its status, and deletes nothing.
-6. An empty data directory never votes (`bootstrap.py`).
+6. An empty data directory never votes (`bootstrap.py`). It may take a lost one's place, under ids
+   that nobody had, and votes when the group has voted it in (`changes.py`).
 """
 
 from raftq.host.group import Group

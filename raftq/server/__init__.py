@@ -13,6 +13,7 @@ into a proposal and the applied reply into the answer:
     replay.py     READ               batches from the log, consuming nothing
     admin.py      CONTROL            administration; fan-out to group leaders
     reconcile.py  metadata -> world  replicas to make, partitions to configure, reports to make
+    members.py    metadata -> world  whose links are accepted, where replicas are, who joins and leaves
 
 Rules
 

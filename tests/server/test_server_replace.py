@@ -241,6 +241,26 @@ def test_a_replica_that_forgot_comes_back_under_a_new_id(world):
     assert world.group(victim, group).replica > replica.replica
 
 
+def test_a_replica_that_forgot_is_kept_as_long_as_nobody_leads(world):
+    """It is a copy: without a majority of the others it may be what somebody has to look into."""
+    queue = begun(world)
+    group = queue["partitions"][0]["group"]
+    replica = world.group("n3", group)
+    for name in ("n1", "n2"):
+        world.kill(name)
+    world.run(2)
+    replica.raft.may_vote = False
+    replica.want_turn()
+    world.run(3)
+    assert world.group("n3", group) is replica
+    world.start("n1")
+    world.run(3)
+    assert world.group("n3", group) is replica, "the others need it, or n2: it does not vote"
+    world.start("n2")
+    world.until(lambda: world.nodes["n3"].host.groups.get(group) not in {None, replica}, 20)
+    wait_until_changed(world, "n3")
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_kills_at_any_moment_of_a_replacement_are_harmless(seed):
     """Whoever dies, the leader of group 0, a group's, or the new node: it goes on when it is back."""
