@@ -52,6 +52,26 @@ async def the_new_disk(stage, victim):
     await stage.replace(victim)
 
 
+async def one_after_the_other(stage, victim):
+    """Cuts, stalls, kills and hand-overs at whatever node, the new one included."""
+    for _ in range(5):
+        node = stage.choose.choice(stage.nodes)
+        what = stage.choose.randrange(5)
+        if what == 0:
+            stage.cut(node, stage.others(node))
+        elif what == 1:
+            stage.stall(node, 0.1, times=20)
+        elif what == 2:
+            stage.kill(node)
+        elif what == 3:
+            stage.power_loss(node)
+        elif node in stage.cluster.servers:
+            stage.transfer(node, stage.others(node)[0])
+        await stage.pause(0.1, 0.7)
+        stage.heal()
+        await stage.pause(0.0, 0.5)
+
+
 def scenario(fails):
     async def a_disk_is_lost(stage):
         await stage.leader()
@@ -72,7 +92,14 @@ def scenario(fails):
     return a_disk_is_lost
 
 
-FAILURES = [nobody, the_leader_of_group_0, the_new_node, a_groups_leader, the_new_disk]
+FAILURES = [
+    nobody,
+    the_leader_of_group_0,
+    the_new_node,
+    a_groups_leader,
+    the_new_disk,
+    one_after_the_other,
+]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
