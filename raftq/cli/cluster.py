@@ -1,6 +1,6 @@
-"""`raftq cluster`: how the nodes and their groups are."""
+"""`raftq cluster`: how the nodes and their groups are, and whose places others take."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,13 +16,10 @@ from raftq.cli.options import (
 from raftq.cli.output import print_json, print_table, print_text
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="How the nodes and their groups are."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="How the nodes and their groups are; replacing a node that is gone.",
 )
-
-
-@app.callback()
-def cluster() -> None:
-    """A group of commands, although it has one so far."""
 
 
 @app.command()
@@ -52,10 +49,46 @@ def status(
         ("node", "clients", "peers", "up"),
         [(node["name"], node["client"], node["peer"], node["up"]) for node in found["nodes"]],
     )
+    for node in found["nodes"]:
+        if node.get("replacement"):
+            print_text(
+                f"{node['name']}: a new, empty data directory asks to take its place: "
+                f"raftq cluster replace {node['name']}"
+            )
+    for change in found.get("changing", ()):
+        what = "catches up, then votes" if change["created"] else "is being made"
+        print_text(f"group {change['group']}: a new replica on {change['node']} {what}")
     print_text("")
     print_table(
         ("group", "leader", "role here", "term", "commit", "applied", "behind", "note"),
         [_group_row(group) for group in found["groups"]],
+    )
+
+
+@app.command()
+def replace(
+    node: Annotated[str, typer.Argument(help="The name of the node that is gone.")],
+    url: UrlOption = DEFAULT_URL,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a new, empty data directory take the place of a node whose own is gone.
+
+    Start a node of the same name and peer address, with an empty `--data`, first. The old directory
+    is refused from then on, for ever; the new one votes when it has caught up.
+
+    ```
+    raftq cluster replace n3
+    raftq cluster status
+    ```
+    """
+    groups = with_client(Servers(url, timeout), lambda client: client.replace_node(node))
+    if as_json:
+        print_json({"node": node, "groups": groups})
+        return
+    print_text(
+        f"node {node} is being replaced, in {len(groups)} groups; "
+        "`raftq cluster status` says when all have changed"
     )
 
 

@@ -272,6 +272,16 @@ class Administration:
         request = {"do": "purge_dead", "name": name, "subscription": subscription}
         return int((await self._call(request))["purged"])
 
+    async def replace_node(self, name: str) -> list[int]:
+        """Give the place of a node that is gone to the empty data directory that asks for it.
+
+        Returns the groups that have still to take its replica in; `status` tells when none is left.
+
+        Raises: InvalidArgument while the node is up, or while nobody asks for its place; RaftqError.
+        """
+        reply = await self._call({"do": "replace_node", "name": name})
+        return list(reply["groups"])
+
     async def status(self) -> dict[str, Any]:
         """The cluster as the answering node sees it."""
         return await self._call({"do": "status"})

@@ -253,5 +253,8 @@ class Client:
     def purge_dead(self, name: str, *, subscription: str = DEFAULT_SUBSCRIPTION) -> int:
         return self._bridge.run(self._client.purge_dead(name, subscription=subscription))
 
+    def replace_node(self, name: str) -> list[int]:
+        return self._bridge.run(self._client.replace_node(name))
+
     def status(self) -> dict[str, Any]:
         return self._bridge.run(self._client.status())

@@ -27,7 +27,8 @@ Rules
 5. A failed disk stops the node. A diverged or contradictory replica is quarantined: it takes no part
    any more, says so in its status, and deletes nothing. One that lost something inside goes on,
    does not lead, and fetches it from the others (`mending.py`, `repair.py`).
-6. An empty data directory never votes (`bootstrap.py`).
+6. An empty data directory never votes (`bootstrap.py`). It may take a lost one's place, under ids
+   that nobody had, and votes when the group has voted it in (`changes.py`).
 """
 
 from raftq.host.group import Group

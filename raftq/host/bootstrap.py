@@ -14,6 +14,10 @@ Only an active node runs its replica of group 0, so only it may vote. What makes
    active one of its cluster activates itself.
 3. An active cluster refuses a member whose incarnation it does not know: a wiped directory is
    another node. A node with another list is refused with ClusterMismatch, by name.
+4. Once group 0 says that such a node takes another one's place, the others accept its link, and
+   whoever it is linked to sends Adopt(members, founders, its replica of group 0). The node makes
+   that replica's directory as that of a stranger to the group, who neither votes nor campaigns, and
+   is active; all else it learns from group 0. Adopt founds nothing, and may come twice.
 
 The prepared list is group 0's first configuration, at index 0; it is no log entry.
 """
@@ -22,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from raftq.errors import ClusterMismatch
+from raftq.errors import ClusterMismatch, ProtocolError
 from raftq.host.identity import Identity, Member, advanced
 from raftq.ids import ClusterId, NodeIncarnation
 from raftq.observability.logs import logger
@@ -68,6 +72,11 @@ class Bootstrap:
     def link_lost(self, node: str) -> None:
         self._reports.pop(node, None)
 
+    def members_changed(self, identity: Identity) -> None:
+        """Group 0 says that other nodes are members now. They may be here already, and empty."""
+        assert self.identity.state == "active"
+        self._become(identity)
+
     def refused(self, reason: str) -> None:
         """What keeps a node that is not active yet from its cluster."""
         if self.identity.state != "active":
@@ -96,6 +105,10 @@ class Bootstrap:
             self._reports[node] = fields
             if fields["state"] == "active":
                 self._hear_active(fields)
+            elif fields["state"] == "empty" and self.identity.state == "active":
+                self._adopt(node, NodeIncarnation(fields["incarnation"]))
+        elif verb == "adopt":
+            self._be_adopted(fields)
         elif verb == "prepare" and node == self._coordinator:
             self._prepare(fields)
             self._send(node, self._report())
@@ -121,7 +134,11 @@ class Bootstrap:
         self._advance("prepared", int.from_bytes(fields["cluster"], "little"), members)
 
     def _advance(self, state: Any, cluster: int, members: tuple[Member, ...]) -> None:
-        identity = advanced(self.identity, state=state, cluster=ClusterId(cluster), members=members)
+        self._become(
+            advanced(self.identity, state=state, cluster=ClusterId(cluster), members=members)
+        )
+
+    def _become(self, identity: Identity) -> None:
         # Durable first: what a failed save did not keep must never be reported.
         self._save(identity)
         self.identity = identity
@@ -133,6 +150,51 @@ class Bootstrap:
         self.problem = None
         _log.info("cluster active", cluster=f"{self.identity.cluster:032x}")
         self._activated(self.identity)
+
+    def _adopt(self, node: str, incarnation: NodeIncarnation) -> None:
+        """Tell a node with an empty directory where it belongs, if it has a place."""
+        identity = self.identity
+        replicas = identity.metadata_replicas()
+        own = max(replica for replica, name in replicas.items() if name == node)
+        member = identity.member(node)
+        if member is None or member.incarnation != incarnation or own <= len(identity.members):
+            return  # A founder was prepared before it had a place: this is not its directory.
+        fields = {
+            "do": "adopt",
+            "cluster": identity.cluster.to_bytes(16, "little"),
+            "incarnation": incarnation,
+            "replica": own,
+            "members": [[m.name, m.host, m.port, m.incarnation] for m in identity.members],
+            "founders": [list(row) for row in identity.first_members()],
+            "replicas": [list(row) for row in replicas.items()],
+        }
+        _log.info("adopting", node=node, replica=own)
+        self._send(node, cbor.encode(fields))
+
+    def _be_adopted(self, fields: dict[str, Any]) -> None:
+        identity = self.identity
+        if identity.state != "empty" or fields["incarnation"] != identity.incarnation:
+            return  # Meant for the directory that was here before, or said already.
+        adopted = replace(
+            identity,
+            state="active",
+            cluster=ClusterId(int.from_bytes(fields["cluster"], "little")),
+            members=tuple(
+                Member(name, host, port, NodeIncarnation(incarnation))
+                for name, host, port, incarnation in fields["members"]
+            ),
+            founders=tuple((name, incarnation) for name, incarnation in fields["founders"]),
+            replicas=tuple((replica, name) for replica, name in fields["replicas"]),
+            replica=fields["replica"],
+        )
+        if (adopted.replica, identity.name) not in adopted.replicas:
+            raise ProtocolError("this node was adopted without a replica of group 0")
+        # As when activating: an active node that lacks group 0's directory has lost it.
+        self._activating(adopted)
+        self._become(adopted)
+        self.problem = None
+        _log.info("adopted", cluster=f"{adopted.cluster:032x}", replica=adopted.replica)
+        self._activated(adopted)
 
     def _consider(self) -> None:
         """The coordinator's next step, if there is one."""

@@ -134,6 +134,20 @@ class Host:
         member.want_turn()
         return member
 
+    def remove_group(self, group: GroupId) -> None:
+        """Run this replica no more."""
+        member = self.groups.pop(group, None)
+        if member is not None:
+            member.stop()
+
+    def change_members(self, identity: Identity) -> None:
+        """Group 0 says that other nodes are members now; durable when it returns.
+
+        Raises: OSError; then nothing has changed.
+        """
+        self.bootstrap_state.members_changed(identity)
+        self.links.members_changed()
+
     # --- Turns --------------------------------------------------------------------------------
 
     def _schedule(self, group: Group) -> None:
@@ -205,8 +219,10 @@ class Host:
         member = self.groups.get(group)
         if member is None:
             return  # Not made here yet, or not ours any more; the core expects loss.
-        if message.to != member.replica or member.nodes.get(message.sender) != node:
+        if member.nodes.get(message.sender, node) != node:
             raise ProtocolError(f"node {node} speaks for a replica of group {group} not its own")
+        if message.to != member.replica or message.sender not in member.nodes:
+            return  # For the replica that was here before; or of one that group 0 has yet to tell of.
         member.step(message)
 
     def _send_repair(self, node: str, group: GroupId, message: RepairMessage) -> None:

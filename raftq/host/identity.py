@@ -1,9 +1,14 @@
 """Who this node is, as its data directory says: the small file `node`.
 
-    {version, incarnation, name, cluster, state, members: [[name, host, port, incarnation], ...]}
+    {version, incarnation, name, cluster, state, members: [[name, host, port, incarnation], ...],
+     founders: [[name, incarnation], ...], replicas: [[replica, name], ...], replica}
 
 `state` goes from "empty" to "prepared" to "active" and never back. The incarnation is minted with
 the file: a wiped directory is another node, which owns no replica of the old one's.
+
+`members` are those of now. The last three are there once the first of them was replaced: who they
+were at the beginning, where the replicas of group 0 are, and which of those is this node's. A node
+learns all that from group 0, and keeps it here because it must reach the others to ask group 0.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +18,7 @@ import cbor2
 
 from raftq.env import Disk, Environment
 from raftq.errors import ClusterMismatch, Corrupted
-from raftq.ids import ClusterId, GroupId, NodeIncarnation, ReplicaId
+from raftq.ids import NOBODY, ClusterId, GroupId, NodeIncarnation, ReplicaId
 from raftq.limits import FORMAT_VERSION
 from raftq.storage import small_file
 
@@ -24,7 +29,7 @@ UNKNOWN = NodeIncarnation(0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node of the cluster's first list. `incarnation` is 0 while it is not known."""
+    """A node of the cluster. `incarnation` is 0 while it is not known."""
 
     name: str
     host: str
@@ -36,7 +41,8 @@ class Member:
 class Identity:
     """This node, in this run of its machine (`boot`).
 
-    `members` is sorted by name; replica i + 1 of group 0 is on members[i].
+    `members` is sorted by name. As long as they are the founders, replica i + 1 of group 0 is on
+    members[i], and `founders`, `replicas` and `replica` are empty.
     """
 
     name: str
@@ -45,12 +51,40 @@ class Identity:
     cluster: ClusterId
     state: State
     members: tuple[Member, ...]
+    founders: tuple[tuple[str, NodeIncarnation], ...] = ()
+    replicas: tuple[tuple[ReplicaId, str], ...] = ()
+    replica: ReplicaId = NOBODY
 
     def member(self, name: str) -> Member | None:
         return next((member for member in self.members if member.name == name), None)
 
+    def first_members(self) -> tuple[tuple[str, NodeIncarnation], ...]:
+        """What group 0's machine begins with, on every node for ever."""
+        return self.founders or tuple((member.name, member.incarnation) for member in self.members)
+
     def metadata_replicas(self) -> dict[ReplicaId, str]:
+        """Where whoever may be a member of group 0 is."""
+        if self.replicas:
+            return dict(self.replicas)
         return {ReplicaId(i + 1): member.name for i, member in enumerate(self.members)}
+
+    def metadata_replica(self) -> ReplicaId:
+        """This node's own, of group 0."""
+        if self.replica:
+            return self.replica
+        return next(r for r, name in self.metadata_replicas().items() if name == self.name)
+
+    def with_members(
+        self, members: tuple[Member, ...], replicas: tuple[tuple[ReplicaId, str], ...]
+    ) -> "Identity":
+        """The same node, in a cluster some of whose members were replaced."""
+        return replace(
+            self,
+            members=members,
+            founders=self.first_members(),
+            replicas=replicas,
+            replica=self.metadata_replica(),
+        )
 
 
 def load(environment: Environment, *, name: str, members: tuple[Member, ...]) -> Identity:
@@ -89,7 +123,7 @@ def _sorted(members: tuple[Member, ...]) -> tuple[Member, ...]:
 def save(disk: Disk, identity: Identity) -> None:
     """Make the identity durable; returns after the sync."""
     members = [[m.name, m.host, m.port, m.incarnation] for m in identity.members]
-    payload = {
+    payload: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "name": identity.name,
         "incarnation": identity.incarnation,
@@ -97,6 +131,10 @@ def save(disk: Disk, identity: Identity) -> None:
         "state": identity.state,
         "members": members,
     }
+    if identity.replica:
+        payload["founders"] = [list(row) for row in identity.founders]
+        payload["replicas"] = [list(row) for row in identity.replicas]
+        payload["replica"] = identity.replica
     small_file.save(disk, PATH, cbor2.dumps(payload))
 
 
@@ -116,6 +154,9 @@ def _from_map(stored: bytes, *, name: str, boot: int) -> Identity:
         cluster=ClusterId(int.from_bytes(fields["cluster"], "little")),
         state=fields["state"],
         members=tuple(Member(*row) for row in fields["members"]),
+        founders=tuple((name, incarnation) for name, incarnation in fields.get("founders", ())),
+        replicas=tuple((replica, node) for replica, node in fields.get("replicas", ())),
+        replica=ReplicaId(fields.get("replica", NOBODY)),
     )
 
 

@@ -136,6 +136,6 @@ class Link:
         if answer is not None:
             answer(reply.kind, reply.body)
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
         if self._connection is not None:
-            self._connection.abort("the node stops")
+            self._connection.abort(reason)

@@ -19,9 +19,9 @@ from typing import Protocol, cast
 
 from raftq.env import Buffer, Environment, Listener, Transport
 from raftq.errors import ClusterMismatch, ProtocolError, RaftqError
-from raftq.host.identity import Identity
+from raftq.host.identity import UNKNOWN, Identity
 from raftq.host.link import Link
-from raftq.ids import GroupId
+from raftq.ids import GroupId, Micros, NodeIncarnation
 from raftq.limits import HANDSHAKE_MICROS, MIB
 from raftq.observability.logs import logger
 from raftq.observability.repeats import Repeats
@@ -47,6 +47,9 @@ LINK_BUFFER_MAX = 64 * MIB
 
 LINES_PER_MINUTE = 5
 """Of one event and one peer: a link that comes and goes for ever is news only at first."""
+
+CANDIDATE_MICROS = 5_000_000
+"""Who was refused is dialled again every second or so; one that is silent for longer is gone."""
 
 COPY_BELOW_BYTES = 16 * 1024
 """Smaller frames are copied: a slice kept by the log's window would pin its receive chunk."""
@@ -286,6 +289,8 @@ class Links:
         self.loop = loop
         self._environment = environment
         self._links: dict[str, Link] = {}
+        self._greeted: dict[str, NodeIncarnation] = {}
+        self._candidates: dict[str, tuple[NodeIncarnation, Micros]] = {}
         self._backoff: dict[str, float] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -310,6 +315,21 @@ class Links:
             found = self._links[node] = Link(node, self.loop)
         return found
 
+    def candidate(self, node: str) -> NodeIncarnation | None:
+        """A new, empty data directory that asked for the node's place a moment ago, and was refused."""
+        incarnation, seen = self._candidates.get(node, (UNKNOWN, Micros(0)))
+        if not incarnation or self._environment.clock.monotonic() - seen > CANDIDATE_MICROS:
+            return None
+        return incarnation
+
+    def members_changed(self) -> None:
+        """The identity has other members: cut off who is none of them any more."""
+        for member in self.identity.members:
+            link = self._links.get(member.name)
+            if link is not None and self._greeted.get(member.name) != member.incarnation:
+                self._candidates.pop(member.name, None)
+                link.close("its data directory was replaced")
+
     def up(self) -> list[str]:
         return [name for name, link in self._links.items() if link.is_up]
 
@@ -331,13 +351,18 @@ class Links:
         if hello.cluster not in (0, identity.cluster):
             raise ClusterMismatch(f"node {hello.node!r} belongs to another cluster")
         if member.incarnation != hello.incarnation:
+            if hello.cluster == 0:
+                now = self._environment.clock.monotonic()
+                self._candidates[hello.node] = (hello.incarnation, now)
             raise ClusterMismatch(
                 f"the data directory of node {hello.node!r} is not the one that this cluster knows "
-                "(it was wiped or replaced): it never votes; restore the directory it had"
+                "(it was wiped or replaced): it never votes; restore the directory it had, or let "
+                f"the new one take its place: raftq cluster replace {hello.node}"
             )
 
     def greeted(self, hello: handshake.PeerHello | handshake.PeerWelcome) -> None:
         self._backoff.pop(hello.node, None)
+        self._greeted[hello.node] = hello.incarnation
         self.say("link up", hello.node, hello.node)
         self.events.link_up(hello.node)
 
@@ -391,4 +416,4 @@ class Links:
         for task in list(self._dials.values()):
             task.cancel()
         for link in self._links.values():
-            link.close()
+            link.close("the node stops")

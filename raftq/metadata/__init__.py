@@ -8,13 +8,20 @@ reports that it is done, by another command. Work is derived from the table alon
 a group can take it up after a crash, and doing it twice is doing it once.
 
 *Nodes.* The founders are given to the constructor: they are what bootstrap agreed on. A node owns
-replicas by its incarnation: another incarnation of a known name is another node, and is refused.
+replicas by its incarnation: another incarnation of a known name is another node, and is refused,
+until `ReplaceNode` gives it the name. From then on the one before it is refused, for ever.
 
 *Groups* are made in three steps. `CreateGroup` (or `EnsureGroups`) allocates replica ids that are
 never used again; each node makes its directory, syncs it, and reports `ReplicaCreated`; when all
 have reported, the group is active, and only then may anybody vote in it. A node that finds its own
 report but no directory has lost that replica: it says `ReplicaLost` and must not run it. Groups
 begin with group 0 itself, whose replicas 1..n are the founders in order of names.
+
+*Lost replicas* never come back, neither one that its node reports, nor those of a node that is
+replaced. Each gets a successor: on the same node, under a new id, with an empty directory, so that
+nobody believes that it holds what the lost one has acknowledged, or promised to vote. Until the
+group's leader has voted the one in and the other out, the lost one is listed as leaving
+(`work_for_members`); successors may be lost in their turn.
 
 *Queues* have a version, and one rule: each change of state asks something of all partitions under
 a new version, each partition's group does it and is reported with that version, and when all have,
@@ -59,15 +66,17 @@ from raftq.metadata.commands import (
     PartitionReady,
     PartitionRefused,
     RegisterNode,
+    ReplaceNode,
     ReplicaCreated,
     ReplicaLost,
+    ReplicasLeft,
     UpdateQueue,
     encode,
 )
 from raftq.metadata.machine import MetadataMachine
 from raftq.metadata.records import Group, Node, Queue, Refusal, Replica
 from raftq.metadata.replies import Changed, GroupReply, GroupsReply, NodeReply, QueueReply
-from raftq.metadata.work import Configure, Drop, NodeWork, ReplicaWork, Seal
+from raftq.metadata.work import Configure, Drop, MemberWork, NodeWork, ReplicaWork, Seal
 
 __all__ = [
     "Changed",
@@ -81,6 +90,7 @@ __all__ = [
     "Group",
     "GroupReply",
     "GroupsReply",
+    "MemberWork",
     "MetadataMachine",
     "Node",
     "NodeReply",
@@ -92,10 +102,12 @@ __all__ = [
     "QueueReply",
     "Refusal",
     "RegisterNode",
+    "ReplaceNode",
     "Replica",
     "ReplicaCreated",
     "ReplicaLost",
     "ReplicaWork",
+    "ReplicasLeft",
     "Seal",
     "UpdateQueue",
     "encode",

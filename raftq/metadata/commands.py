@@ -28,6 +28,8 @@ MAX_GROUPS: Final = 4_096
 MAX_REPLICAS: Final = 7
 """Of one group; more cost a round trip to ever slower disks and hardly add safety."""
 DEFAULT_REPLICAS: Final = 3
+MAX_LEAVING: Final = 1_000
+"""Replicas named in one report; who leaves more reports again."""
 MAX_LABELS: Final = 64
 MAX_VERSION: Final = 1 << 62
 """Far above what can be counted; leaves the arithmetic within 64 bits."""
@@ -91,6 +93,22 @@ class ReplicaLost(_Command, frozen=True, tag="lost"):
     incarnation: Incarnation
 
 
+class ReplaceNode(_Command, frozen=True, tag="replace_node"):
+    """The node's data directory is gone: another one, empty, takes its name and its places."""
+
+    name: NodeName
+    incarnation: Incarnation
+    """The directory that is gone."""
+    successor: Incarnation
+
+
+class ReplicasLeft(_Command, frozen=True, tag="left"):
+    """The group's committed configuration does without these replicas, which were leaving."""
+
+    group: AnyGroup
+    replicas: Annotated[tuple[AnyReplica, ...], Meta(min_length=1, max_length=MAX_LEAVING)]
+
+
 class CreateQueue(_Command, frozen=True, tag="create_queue"):
     """A queue of this name and configuration."""
 
@@ -143,6 +161,8 @@ Command = (
     | EnsureGroups
     | ReplicaCreated
     | ReplicaLost
+    | ReplaceNode
+    | ReplicasLeft
     | CreateQueue
     | UpdateQueue
     | DeleteQueue

@@ -5,8 +5,16 @@ node reports its synced directory; the last report activates the group. A report
 names a replica of the group and comes from the incarnation that was given it: another directory
 under the same node name proves nothing about this one.
 
-A replica that was lost stays so. A group that loses one before it is active stays "creating": its
-other nodes have made their directories with that list of members, so a new id would not be theirs.
+A replica that was lost stays so, and its id with it. In an active group another one takes its
+place, on the same node, under a new id and with an empty directory: it joins as a learner, and the
+lost one leaves when the group's leader has voted the new one in. Until then both are listed, and a
+group may lose the new one too. A group that loses replicas before it is active begins without them
+if most have reported: the nodes have made their directories with the first list of members, which
+is why that list does not change before.
+
+Group 0 tells the others what to make, and cannot tell a node that has lost its own part of it. So
+its new replicas count as created from the start; such a node makes its directory when it is adopted,
+and never runs without it.
 """
 
 from collections.abc import Sequence
@@ -14,13 +22,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from raftq.errors import Busy, ClusterMismatch, InvalidArgument
-from raftq.ids import METADATA_GROUP, GroupId, ReplicaId
+from raftq.ids import METADATA_GROUP, GroupId, NodeIncarnation, ReplicaId
 from raftq.metadata.commands import (
     MAX_GROUPS,
     CreateGroup,
     EnsureGroups,
     ReplicaCreated,
     ReplicaLost,
+    ReplicasLeft,
 )
 from raftq.metadata.records import Group, Replica
 from raftq.metadata.replies import GroupReply, GroupsReply
@@ -77,10 +86,7 @@ def created(tables: Tables, command: ReplicaCreated) -> GroupReply:
             f"replica {replica.replica} of group {group.group} was lost and cannot come back"
         )
     if replica.state == "pending":
-        group = _with(group, replace(replica, state="created"))
-        if all(other.state == "created" for other in group.replicas):
-            group = replace(group, state="active")
-        tables.put_group(group)
+        group = _put(tables, _with(group, replace(replica, state="created")))
     return _reply(tables, group)
 
 
@@ -92,9 +98,31 @@ def lost(tables: Tables, command: ReplicaLost) -> GroupReply:
             f"replica {replica.replica} of group {group.group} was not reported yet: make it"
         )
     if replica.state == "created":
-        group = _with(group, replace(replica, state="lost"))
+        group = _put(tables, _with(group, replace(replica, state="lost")))
+    return _reply(tables, group)
+
+
+def left(tables: Tables, command: ReplicasLeft) -> GroupReply:
+    """Raises: InvalidArgument."""
+    group = tables.groups.get(command.group)
+    if group is None:
+        raise InvalidArgument(f"there is no group {command.group}")
+    if present := [r.replica for r in group.replicas if r.replica in command.replicas]:
+        raise InvalidArgument(f"replicas {present} of group {group.group} shall stay")
+    leaving = tuple(r for r in group.leaving if r.replica not in command.replicas)
+    if leaving != group.leaving:
+        group = replace(group, leaving=leaving)
         tables.put_group(group)
     return _reply(tables, group)
+
+
+def lose_replicas_of(tables: Tables, name: str, incarnation: NodeIncarnation) -> None:
+    """The node's data directory is gone, and all replicas in it."""
+    for number in sorted(tables.groups):
+        group = tables.groups[number]
+        replica = group.replica_on(name)
+        if replica is not None and replica.incarnation == incarnation and replica.state != "lost":
+            _put(tables, _with(group, replace(replica, state="lost")))
 
 
 def _check_room(tables: Tables, more: int) -> None:
@@ -119,11 +147,44 @@ def _allocate(tables: Tables, nodes: Sequence[str]) -> Group:
     return group
 
 
+def _put(tables: Tables, group: Group) -> Group:
+    """Store the group, after what follows by itself from how its replicas are."""
+    states = [replica.state for replica in group.replicas]
+    is_whole = "pending" not in states and 2 * states.count("created") > len(states)
+    if is_whole and group.state == "creating":
+        group = replace(group, state="active")
+    if group.state == "active":
+        group = _with_successors(tables, group)
+    tables.put_group(group)
+    return group
+
+
+def _with_successors(tables: Tables, group: Group) -> Group:
+    """The group with a new replica in the place of each that is lost."""
+    replicas = []
+    for replica in group.replicas:
+        if replica.state == "lost":
+            replicas.append(
+                Replica(
+                    tables.next_replica,
+                    replica.node,
+                    tables.nodes[replica.node].incarnation,
+                    "created" if group.group == METADATA_GROUP else "pending",
+                )
+            )
+            tables.next_replica = ReplicaId(tables.next_replica + 1)
+        else:
+            replicas.append(replica)
+    gone = tuple(replica for replica in group.replicas if replica.state == "lost")
+    return replace(group, replicas=tuple(replicas), leaving=group.leaving + gone)
+
+
 def _reported(tables: Tables, command: ReplicaCreated | ReplicaLost) -> tuple[Group, Replica]:
     group = tables.groups.get(command.group)
     replica = None
     if group is not None:
-        replica = next((r for r in group.replicas if r.replica == command.replica), None)
+        known = (*group.replicas, *group.leaving)
+        replica = next((r for r in known if r.replica == command.replica), None)
     if group is None or replica is None:
         raise InvalidArgument(f"group {command.group} has no replica {command.replica}")
     if replica.incarnation != command.incarnation:

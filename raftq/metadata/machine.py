@@ -23,6 +23,8 @@ _HANDLERS: Final[dict[type[Any], Callable[[Tables, Any], object]]] = {
     commands.EnsureGroups: groups.ensure,
     commands.ReplicaCreated: groups.created,
     commands.ReplicaLost: groups.lost,
+    commands.ReplaceNode: nodes.replace_node,
+    commands.ReplicasLeft: groups.left,
     commands.CreateQueue: queues.create,
     commands.UpdateQueue: queues.update,
     commands.DeleteQueue: queues.delete,
@@ -122,7 +124,7 @@ class MetadataMachine:
     def nodes_of(self, group: GroupId) -> tuple[str, ...]:
         """The nodes that host the group; none if it is not known."""
         known = self._tables.groups.get(group)
-        return tuple(known.nodes.values()) if known is not None else ()
+        return tuple(replica.node for replica in known.replicas) if known is not None else ()
 
     def queues(self) -> tuple[Queue, ...]:
         """All queues by id, also those that are being made or deleted."""
@@ -148,6 +150,10 @@ class MetadataMachine:
     def work_for_node(self, name: str, incarnation: NodeIncarnation) -> work.NodeWork:
         """What the node has to do; nothing for another incarnation than the replicas belong to."""
         return work.for_node(self._tables, name, incarnation)
+
+    def work_for_members(self, group: GroupId) -> work.MemberWork:
+        """What the group's leader has to change about its members; nothing for most groups."""
+        return work.for_members(self._tables, group)
 
     def work_for_group(self, group: GroupId) -> tuple[work.PartitionWork, ...]:
         """What the group's leader has to do, by queue and partition."""

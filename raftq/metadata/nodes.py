@@ -2,9 +2,10 @@
 
 from msgspec.structs import replace
 
-from raftq.errors import Busy, ClusterMismatch
+from raftq.errors import Busy, ClusterMismatch, InvalidArgument
 from raftq.limits import MAX_NODES
-from raftq.metadata.commands import RegisterNode
+from raftq.metadata import groups
+from raftq.metadata.commands import RegisterNode, ReplaceNode
 from raftq.metadata.records import Node
 from raftq.metadata.replies import NodeReply
 from raftq.metadata.tables import Tables
@@ -23,9 +24,29 @@ def register(tables: Tables, command: RegisterNode) -> NodeReply:
     elif known.incarnation != command.incarnation:
         raise ClusterMismatch(
             f"node {command.name!r} is known with another data directory; a directory that is new "
-            "is another node and needs another name"
+            "is another node: give it another name, or let it replace this one"
         )
     node = replace(known, host=command.host, port=command.port, labels=command.labels)
     if node != tables.nodes.get(command.name):
         tables.put_node(node)
     return NodeReply(node.name, tables.version)
+
+
+def replace_node(tables: Tables, command: ReplaceNode) -> NodeReply:
+    """Give the node's name and places to another data directory; the old one is refused for ever.
+
+    Raises: InvalidArgument, ClusterMismatch.
+    """
+    known = tables.nodes.get(command.name)
+    if known is None:
+        raise InvalidArgument(f"no node {command.name!r} is known")
+    if known.incarnation == command.successor:
+        return NodeReply(known.name, tables.version)
+    if known.incarnation != command.incarnation:
+        raise ClusterMismatch(
+            f"node {command.name!r} has been replaced meanwhile; see `raftq cluster status`"
+        )
+    # The place of its clients' port is not known before it has told so itself.
+    tables.put_node(replace(known, incarnation=command.successor, host="", port=0))
+    groups.lose_replicas_of(tables, command.name, command.incarnation)
+    return NodeReply(known.name, tables.version)

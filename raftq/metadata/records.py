@@ -36,16 +36,22 @@ class Replica(Struct, frozen=True, array_like=True):
 
 
 class Group(Struct, frozen=True, array_like=True):
-    """One Raft group. Invariant: an active group's replicas all have been reported as created."""
+    """One Raft group. `replicas` are those that it shall have, one on each of its nodes.
+
+    Invariants: until the group is active they are its first list of members, lost ones included;
+    from then on none of them is lost: another has taken its place, and it stands in `leaving`.
+    """
 
     group: GroupId
     state: GroupState
     replicas: tuple[Replica, ...]
+    leaving: tuple[Replica, ...] = ()
+    """Lost, and perhaps still members of the group's own configuration."""
 
     @property
     def nodes(self) -> dict[ReplicaId, str]:
-        """Where its replicas are: the group's first list of members, lost ones included."""
-        return {replica.replica: replica.node for replica in self.replicas}
+        """Where whoever may be a member is: lost ones included."""
+        return {replica.replica: replica.node for replica in (*self.replicas, *self.leaving)}
 
     @property
     def created(self) -> tuple[ReplicaId, ...]:

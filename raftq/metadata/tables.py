@@ -174,7 +174,13 @@ def _sections(head: list[Any], rows: list[Node | Group | Queue]) -> Iterator[byt
     yield _section(head)
     for start in range(0, len(rows), _SECTION_ROWS):
         some = rows[start : start + _SECTION_ROWS]
-        yield _section([msgspec.to_builtins(row, builtin_types=(bytes,)) for row in some])
+        yield _section([_values(row) for row in some])
+
+
+def _values(row: Node | Group | Queue) -> list[Any]:
+    """Its fields. Who is leaving is left out where nobody is: such a group keeps its old digest."""
+    values: list[Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
+    return values[:-1] if isinstance(row, Group) and not row.leaving else values
 
 
 def _section(values: list[Any]) -> bytes:

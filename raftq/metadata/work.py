@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from raftq.ids import METADATA_GROUP, GroupId, NodeIncarnation, Partition, QueueId, ReplicaId
-from raftq.metadata.records import Group, Queue
+from raftq.metadata.records import Group, Queue, Replica
 from raftq.metadata.tables import Tables
 
 
 class ReplicaWork(NamedTuple):
-    """A replica on the node that asks. `nodes` is the group's first list of members."""
+    """A replica on the node that asks. `nodes` says where all that may be members are."""
 
     group: GroupId
     replica: ReplicaId
     nodes: dict[ReplicaId, str]
+    joins: bool
+    """It joins a group that exists; else `nodes` is the group's first list of members."""
 
 
 class NodeWork(NamedTuple):
@@ -34,7 +36,10 @@ class NodeWork(NamedTuple):
     keep: tuple[ReplicaWork, ...]
     """Reported, not active yet: nobody votes. If there is no directory, report `ReplicaLost`."""
     run: tuple[ReplicaWork, ...]
-    """Active: open and run it. If there is no directory, report `ReplicaLost`; make none."""
+    """Active: open and run it. If there is no directory, report `ReplicaLost`; make none.
+
+    The same if it must not vote any more, once the group is led without it.
+    """
 
 
 class Configure(NamedTuple):
@@ -84,7 +89,7 @@ def for_node(tables: Tables, name: str, incarnation: NodeIncarnation) -> NodeWor
         replica = group.replica_on(name)
         if number == METADATA_GROUP or replica is None or replica.incarnation != incarnation:
             continue
-        work = ReplicaWork(number, replica.replica, group.nodes)
+        work = ReplicaWork(number, replica.replica, group.nodes, joins=_is_active(group))
         if replica.state == "pending":
             create.append(work)
         elif replica.state == "created":
@@ -94,6 +99,27 @@ def for_node(tables: Tables, name: str, incarnation: NodeIncarnation) -> NodeWor
 
 def _is_active(group: Group) -> bool:
     return group.state == "active"
+
+
+class MemberWork(NamedTuple):
+    """Whose members are to be changed: not empty as long as a replica is leaving.
+
+    Vote `joining` in as soon as they have caught up, each with those of its node out that are
+    leaving; report `ReplicasLeft` when that is committed. One that cannot join, because a higher id
+    was in the group before it: report `ReplicaLost`, and it gets another.
+    """
+
+    joining: tuple[Replica, ...]
+    leaving: tuple[Replica, ...]
+
+
+def for_members(tables: Tables, number: GroupId) -> MemberWork:
+    group = tables.groups.get(number)
+    if group is None:
+        return MemberWork((), ())
+    nodes = [replica.node for replica in group.leaving]
+    joining = [r for r in group.replicas if r.node in nodes and r.state == "created"]
+    return MemberWork(tuple(joining), group.leaving)
 
 
 def for_group(tables: Tables, group: GroupId) -> tuple[PartitionWork, ...]:

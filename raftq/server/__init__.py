@@ -14,6 +14,7 @@ into a proposal and the applied reply into the answer:
     answering.py                     how a request hears of its proposal
     admin.py      CONTROL            administration; fan-out to group leaders
     reconcile.py  metadata -> world  replicas to make, partitions to configure, reports to make
+    members.py    metadata -> world  whose links are accepted, where replicas are, who joins and leaves
 
 Rules
 

@@ -17,7 +17,16 @@ from raftq.errors import Busy, InvalidArgument, ProtocolError, QueueNotEmpty
 from raftq.host import Done, Group, Place
 from raftq.host.disk_alarm import full_text
 from raftq.ids import METADATA_GROUP, GroupId
-from raftq.metadata import CreateQueue, DeleteQueue, Queue, QueueReply, UpdateQueue, encode
+from raftq.metadata import (
+    CreateQueue,
+    DeleteQueue,
+    MetadataMachine,
+    Queue,
+    QueueReply,
+    ReplaceNode,
+    UpdateQueue,
+    encode,
+)
 from raftq.queue.config import QueueConfig
 from raftq.server.answering import answer_map, answer_with
 from raftq.server.fan_out import FanOut
@@ -50,6 +59,7 @@ class Admin:
             "create_queue": self._create_queue,
             "update_queue": self._update_queue,
             "delete_queue": self._delete_queue,
+            "replace_node": self._replace_node,
             "status": self._status,
             "digest": self._digest,
             **fan_out.operations(),
@@ -201,6 +211,34 @@ class Admin:
 
         return settled
 
+    def _replace_node(self, request: Request, wanted: dict[str, Any]) -> None:
+        node, name = self._node, wanted["name"]
+        machine = node.metadata.machine
+        if node.router.leading(METADATA_GROUP) is None or machine is None:
+            node.router.forward(request, METADATA_GROUP)
+            return
+        known, links = machine.node(name), node.host.links
+        if known is None or node.host.identity.member(name) is None:
+            raise InvalidArgument(f"no member of this cluster is called {name!r}")
+        is_up = name == node.host.identity.name or links.link(name).is_up
+        successor = None if is_up else links.candidate(name)
+        if successor is None:
+            if groups := _changing_on(machine, name):
+                request.answer_map({"node": name, "groups": groups})
+                return
+            if is_up:
+                raise InvalidArgument(f"node {name!r} is up; only one that is gone can be replaced")
+            raise InvalidArgument(
+                f"no new data directory asks for the place of node {name!r}: start a node of that "
+                "name, at the same peer address, with an empty --data, then ask again"
+            )
+
+        command = ReplaceNode(name=name, incarnation=known.incarnation, successor=successor)
+        answer = answer_map(
+            request, lambda _: {"node": name, "groups": _changing_on(machine, name)}
+        )
+        self._propose(request, encode(command), answer)
+
     # --- Any node -----------------------------------------------------------------------------
 
     def _metadata(self, request: Request, wanted: dict[str, Any]) -> None:
@@ -261,10 +299,12 @@ class Admin:
                         if member.name in known and known[member.name].host
                         else None,
                         "up": member.name in up,
+                        "replacement": node.host.links.candidate(member.name) is not None,
                     }
                     for member in identity.members
                 ],
                 "groups": [group_status(group) for group in node.host.groups.values()],
+                "changing": changing(machine) if machine is not None else [],
                 "lost": sorted(node.replicas.lost),
                 "queues": len(machine.queues()) if machine is not None else 0,
             }
@@ -302,10 +342,34 @@ def _disk_problem(node: "Node") -> str | None:
     return None
 
 
+def changing(machine: MetadataMachine) -> list[dict[str, Any]]:
+    """The places of groups that are not filled as they shall be."""
+    found = []
+    for group in machine.groups():
+        for name in sorted({replica.node for replica in group.leaving}):
+            successor = group.replica_on(name)
+            assert successor is not None, "who leaves has a successor"
+            found.append(
+                {
+                    "group": group.group,
+                    "node": name,
+                    "joining": successor.replica,
+                    "created": successor.state == "created",
+                    "leaving": [r.replica for r in group.leaving if r.node == name],
+                }
+            )
+    return found
+
+
+def _changing_on(machine: MetadataMachine, name: str) -> list[int]:
+    return [each["group"] for each in changing(machine) if each["node"] == name]
+
+
 def group_status(group: Group) -> dict[str, Any]:
     """A replica as this node sees it."""
     status = group.raft.status()
     followers = {follower.replica: follower for follower in status.followers}
+    members = status.membership.members()
     return {
         "group": group.group,
         "leader": group.leader_node,
@@ -330,5 +394,6 @@ def group_status(group: Group) -> dict[str, Any]:
                 "silent_us": followers[replica].silent if replica in followers else None,
             }
             for replica, name in group.nodes.items()
+            if replica in members or not members
         ],
     }

@@ -5,8 +5,10 @@ has, on every change and whenever it begins to lead a group, and does the differ
 idempotent and any node may resume any of them, so nothing is lost when one dies half way.
 
     every node                      register its client address; make replicas of groups that are
-                                    being created, report them; run those of active groups
+                                    being created, report them; run those of active groups;
+                                    know who the members are now
     the leader of group 0           give a fresh cluster its groups
+    the leader of any group         change its members, report that
     the leader of a queue group     configure and drop partitions there, report them
 """
 
@@ -38,6 +40,7 @@ from raftq.metadata import (
 from raftq.observability.logs import logger
 from raftq.queue import commands
 from raftq.queue.config import QueueConfig
+from raftq.server.members import Members
 from raftq.server.request import Request
 from raftq.wire import cbor
 from raftq.wire.frames import FrameKind
@@ -62,6 +65,7 @@ class Reconciler:
         self._timer: TimerHandle | None = None
         self._woken = False
         self._in_flight: set[object] = set()
+        self._members = Members(node)
 
     def start(self) -> None:
         self._arm(_AGAIN_SECONDS)
@@ -88,18 +92,21 @@ class Reconciler:
         if self._node.stopped:
             return
         machine = self._node.metadata.machine
+        is_changing = False
         try:
             if machine is not None:
+                self._members.follow(machine)
                 self._reconcile_node(machine)
                 self._reconcile_cluster(machine)
                 for group in list(self._node.host.groups.values()):
-                    if group.group != METADATA_GROUP and group.leading:
+                    if group.leading:
+                        is_changing |= self._members.change(machine, group, self._report)
                         self._reconcile_group(machine, group)
         except OSError as error:
             # A full disk may have room again later; nothing was reported that was not done.
             _log.error("reconcile step failed", error=str(error))
         finally:
-            self._arm(_AGAIN_SECONDS if self._in_flight else _LOOK_SECONDS)
+            self._arm(_AGAIN_SECONDS if self._in_flight or is_changing else _LOOK_SECONDS)
 
     # --- One piece of work at a time, each until it is answered ---------------------------------
 
@@ -150,11 +157,14 @@ class Reconciler:
             )
         work = machine.work_for_node(identity.name, identity.incarnation)
         for replica in work.create:
-            if not node.replicas.make(replica.group, replica.nodes):
+            made = node.replicas.make(replica)
+            if made is None:
+                continue
+            if not made:
                 self._report_lost(replica)
                 continue
             self._report(
-                ("created", replica.group),
+                ("created", replica.group, replica.replica),
                 ReplicaCreated(
                     group=replica.group,
                     replica=replica.replica,
@@ -165,12 +175,12 @@ class Reconciler:
             if not node.replicas.exists(replica.group):
                 self._report_lost(replica)
         for replica in work.run:
-            if not node.replicas.run(replica.group, replica.replica, replica.nodes):
+            if not node.replicas.run(replica):
                 self._report_lost(replica)
 
     def _report_lost(self, replica: ReplicaWork) -> None:
         self._report(
-            ("lost", replica.group),
+            ("lost", replica.group, replica.replica),
             ReplicaLost(
                 group=replica.group,
                 replica=replica.replica,

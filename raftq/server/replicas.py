@@ -7,22 +7,31 @@ A queue group is created in three steps, so that a replica that comes back empty
     -> the group is active in group 0 -> only now does anybody run it, and vote in it
 
 A node that has reported Created, or is listed in an active group, and finds no directory has *lost*
-that replica. It reports so and does not make another under the same replica id. Its own copy of the
-metadata may lag, and still ask for a replica that was reported and activated long ago; so what was
-made is also remembered outside the group's directory, in the small file `replicas`: written after
-the directory is durable and before the report.
+that replica. It reports so and does not make another under the same replica id. A replica that knows
+that it lost what it had promised is reported too, once the group is led without it. Group 0 gives
+the node a new id, under which it makes a directory that joins: it knows of no voters, so it neither
+campaigns nor counts before the group's leader has voted it in.
+
+The node's copy of the metadata may lag, and still ask for a replica that was reported and activated
+long ago, or replaced; so what was made is also remembered outside the group's directory, in the small
+file `replicas`: for each group the id and whether its directory is finished. It is written before
+the directory is touched, and again once that is durable: a directory is never run under an id that
+was another's, and what an id lower than the one remembered asks for is of an earlier time.
+
+Checksums are seeded with an incarnation. The first directory of a group has the node's; one that is
+made in the place of another gets its own, so that no block which the disk gives back ever verifies.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cbor2
 
 from raftq.errors import ClusterMismatch
 from raftq.host import Identity
 from raftq.host.identity import group_directory
-from raftq.ids import METADATA_GROUP, GroupId, ReplicaId
+from raftq.ids import METADATA_GROUP, NOBODY, GroupId, ReplicaId
 from raftq.machine import Machine
-from raftq.metadata import MetadataMachine
+from raftq.metadata import MetadataMachine, ReplicaWork
 from raftq.observability.logs import logger
 from raftq.queue.machine import QueueMachine
 from raftq.raft import Membership
@@ -41,6 +50,18 @@ def _amnesia_path(group: GroupId) -> str:
     return f"{group_directory(group)}/amnesiac"
 
 
+class _Made(NamedTuple):
+    """What this node has made of a group, or has begun to make."""
+
+    replica: ReplicaId
+    is_finished: bool
+    incarnation: int
+    """0: the node's."""
+
+
+_NOTHING = _Made(NOBODY, is_finished=False, incarnation=0)
+
+
 class Replicas:
     """Makes, opens and counts the replicas of this node."""
 
@@ -48,7 +69,8 @@ class Replicas:
         self._node = node
         self.lost: set[GroupId] = set()
         stored = small_file.load(node.environment.disk, _MADE_PATH)
-        self._made: list[GroupId] = cbor2.loads(stored) if stored is not None else []
+        rows = cbor2.loads(stored) if stored is not None else []
+        self._made: dict[GroupId, _Made] = {row[0]: _Made(*row[1:]) for row in rows}
 
     def exists(self, group: GroupId) -> bool:
         """A creation that a crash has cut does not count: it is begun anew."""
@@ -56,11 +78,12 @@ class Replicas:
 
     def _make(self, group: GroupId, membership: Membership) -> None:
         environment, identity = self._node.environment, self._node.host.identity
+        own = self._made.get(group, _NOTHING).incarnation
         log = GroupLog.create(
             environment.disk,
             environment.clock,
             group_directory(group),
-            incarnation=identity.incarnation,
+            incarnation=own or identity.incarnation,
             boot=identity.boot,
             membership=membership,
             faults=self._node.config.storage_faults,
@@ -69,11 +92,12 @@ class Replicas:
 
     def _open(self, group: GroupId) -> GroupLog:
         environment, identity = self._node.environment, self._node.host.identity
+        own = self._made.get(group, _NOTHING).incarnation
         return GroupLog.open(
             environment.disk,
             environment.clock,
             group_directory(group),
-            incarnation=identity.incarnation,
+            incarnation=own or identity.incarnation,
             boot=identity.boot,
             faults=self._node.config.storage_faults,
         )
@@ -109,9 +133,13 @@ class Replicas:
     # --- Group 0 ------------------------------------------------------------------------------
 
     def make_metadata(self, identity: Identity) -> None:
-        """Group 0's directory, before this node becomes active. Made again only if unfinished."""
+        """Group 0's directory, before this node becomes active. Made again only if unfinished.
+
+        A founder's knows who votes; that of a node that is adopted knows nobody.
+        """
         if not self.exists(METADATA_GROUP):
-            self._make(METADATA_GROUP, Membership(tuple(identity.metadata_replicas())))
+            voters = () if identity.replica else tuple(identity.metadata_replicas())
+            self._make(METADATA_GROUP, Membership(voters))
 
     def open_metadata(self, identity: Identity) -> None:
         """Run group 0's replica.
@@ -121,45 +149,84 @@ class Replicas:
         if not self.exists(METADATA_GROUP):
             raise ClusterMismatch(
                 "the directory group-0 of this active node is gone: it would vote without its "
-                "memory; restore it, or start with an empty data directory as a new node"
+                "memory; restore it, or start with an empty data directory and let that take this "
+                f"node's place: raftq cluster replace {identity.name}"
             )
-        nodes = identity.metadata_replicas()
-        replica = next(r for r, name in nodes.items() if name == identity.name)
-        machine = MetadataMachine(
-            identity.cluster,
-            [(member.name, member.incarnation) for member in identity.members],
-        )
+        machine = MetadataMachine(identity.cluster, identity.first_members())
         self._node.metadata.attach(machine)
-        self._run(METADATA_GROUP, replica, nodes, machine)
+        replica = identity.metadata_replica()
+        self._run(METADATA_GROUP, replica, identity.metadata_replicas(), machine)
 
     # --- Queue groups -------------------------------------------------------------------------
 
-    def make(self, group: GroupId, nodes: dict[ReplicaId, str]) -> bool:
-        """Make this node's directory of a group that is being created, unless a crash left it.
+    def make(self, work: ReplicaWork) -> bool | None:
+        """Make this node's directory of a replica, unless a crash left it.
 
-        False: it was made before and is gone.
+        False: it was made before and is gone. None: it belongs to the past, whatever the copy of
+        the metadata says that asks for it.
+
+        Raises: OSError.
         """
-        if not self.exists(group):
-            if group in self._made:
+        group = work.group
+        made = self._made.get(group, _NOTHING)
+        if work.replica < made.replica:
+            return None
+        if work.replica == made.replica and made.is_finished:
+            if not self.exists(group):
                 self._note_lost(group)
                 return False
-            self._make(group, Membership(tuple(sorted(nodes))))
-        if group not in self._made:
-            self._made.append(group)
-            small_file.save(self._node.environment.disk, _MADE_PATH, cbor2.dumps(self._made))
+            return True
+        if group in self._node.host.groups:
+            # Its log may still be preparing a file. That is over when this is asked for again.
+            self._node.host.remove_group(group)
+            return None
+        incarnation = 0
+        if made.replica != NOBODY or not self.exists(group):
+            if made.replica != NOBODY:
+                incarnation = self._node.environment.entropy.bits(64)
+            self._note_made(group, _Made(work.replica, is_finished=False, incarnation=incarnation))
+            self._clear(group)
+            voters = () if work.joins else tuple(sorted(work.nodes))
+            self._make(group, Membership(voters))
+        self._note_made(group, _Made(work.replica, is_finished=True, incarnation=incarnation))
+        self.lost.discard(group)
         return True
+
+    def _note_made(self, group: GroupId, made: _Made) -> None:
+        self._made[group] = made
+        rows = [[number, *each] for number, each in sorted(self._made.items())]
+        small_file.save(self._node.environment.disk, _MADE_PATH, cbor2.dumps(rows))
+
+    def _clear(self, group: GroupId) -> None:
+        """Nothing of an earlier replica is left, or of a creation that was cut."""
+        disk, directory = self._node.environment.disk, group_directory(group)
+        names = disk.names(directory)
+        for name in names:
+            disk.remove(f"{directory}/{name}")
+        if names:
+            disk.sync_directory(directory)
 
     def _note_lost(self, group: GroupId) -> None:
         if group not in self.lost:
             self.lost.add(group)
             _log.error("replica lost", group=group)
 
-    def run(self, group: GroupId, replica: ReplicaId, nodes: dict[ReplicaId, str]) -> bool:
-        """Run an active group's replica; False if its directory is lost."""
-        if group in self._node.host.groups:
-            return True
-        if not self.exists(group):
+    def run(self, work: ReplicaWork) -> bool:
+        """Run an active group's replica; False if it is lost.
+
+        Raises: OSError.
+        """
+        group = work.group
+        made = self._made.get(group, _NOTHING).replica or work.replica
+        if work.replica < made:
+            return True  # That was before; the one that was made since is asked for later.
+        running = self._node.host.groups.get(group)
+        if running is not None:
+            # As long as nobody leads, the copy that it has may be what helps the group.
+            return running.raft.may_vote or running.raft.leader == NOBODY
+        if not self.exists(group) or work.replica != made:
             self._note_lost(group)
             return False
-        self._run(group, replica, nodes, QueueMachine(self._node.config.queue_faults))
+        machine = QueueMachine(self._node.config.queue_faults)
+        self._run(group, work.replica, work.nodes, machine)
         return True

@@ -24,6 +24,7 @@ from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import NONE as NO_RAFT_FAULTS
 from raftq.raft.faults import Faults as RaftFaults
 from raftq.server import Address, Node, NodeConfig
+from raftq.server.request import Request
 from raftq.sim.disk import UNLIMITED_BYTES
 from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
@@ -33,6 +34,8 @@ from raftq.sim.rot import Rot
 from raftq.sim.watch import Watch
 from raftq.storage.faults import NO_FAULTS as NO_STORAGE_FAULTS
 from raftq.storage.faults import Faults as StorageFaults
+from raftq.wire import cbor
+from raftq.wire.frames import FrameKind
 
 CLIENT_PORT = 7400
 PEER_PORT = 7500
@@ -151,6 +154,25 @@ class SimCluster:
     def power_loss(self, node: str) -> None:
         self.servers.pop(node, None)
         self._machines[node].power_loss()
+
+    def lose_disk(self, node: str) -> None:
+        """The node is killed, and comes back with an empty disk."""
+        self.kill(node)
+        self._machines[node].disk.lose_all()
+        self.restart(node)
+
+    def control(self, node: str, **fields: Any) -> list[int]:
+        """Ask a node as a client would; what kind of frame it answered is in the list, once it has."""
+        kinds: list[int] = []
+        request = Request(
+            FrameKind.CONTROL,
+            memoryview(cbor.encode(fields)),
+            lambda kind, _parts: kinds.append(kind),
+        )
+        process = self._machines[node].process
+        assert process is not None, f"{node} is down"
+        process.call(self.servers[node].router.handle, request)
+        return kinds
 
     def pause(self, node: str) -> None:
         self._machines[node].pause()

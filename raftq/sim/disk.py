@@ -419,6 +419,12 @@ class SimDisk:
         inode.size = inode.durable_size = size
         del inode.data[size:]
 
+    def lose_all(self) -> None:
+        """The disk is replaced by an empty one."""
+        for path in self.paths():
+            self.lose_file(path)
+        self._directories &= {""}
+
     def lose_file(self, path: str) -> None:
         """A file vanishes, durably."""
         inode = self._names.pop(path)

@@ -58,7 +58,7 @@ def _groups(cluster: SimCluster) -> list[GroupId]:
 def _is_settled(cluster: SimCluster, group: GroupId) -> bool:
     replicas = cluster.replicas(group)
     some = next(iter(replicas.values()))
-    if len(replicas) < len(some.nodes):
+    if len(replicas) < len(dict.fromkeys(some.nodes.values())):
         return False
     if any(replica.mending.health for replica in replicas.values()):
         return False

@@ -12,13 +12,17 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from raftq.ids import Micros
+from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import SimCluster
 from raftq.sim.loop import MICROS
+from raftq.wire.frames import FrameKind
 
 LEADER_SECONDS_MAX = 10
 LOOK_SECONDS = 0.01
 SYNC_LOOK_SECONDS = 0.001
 SYNC_LOOKS_MAX = 1_000
+REPLACE_LOOK_SECONDS = 0.1
+REPLACE_LOOKS_MAX = 200
 MANY = 1_000
 
 
@@ -134,6 +138,11 @@ class Stage:
             self.cluster.machine(node).disk.end_stalls()
             self.cluster.power_loss(node)
 
+    def lose_disk(self, node: str) -> None:
+        """The node comes back with an empty disk."""
+        self.tell("loses its disk", node)
+        self.cluster.lose_disk(node)
+
     # --- Mending -------------------------------------------------------------------------------
 
     def restart(self, *nodes: str) -> None:
@@ -141,6 +150,29 @@ class Stage:
             self.tell("restart", node)
             del self._down[node]
             self.cluster.restart(node)
+
+    async def replace(self, node: str) -> None:
+        """Have the cluster take the node's new directory for its own, as an operator would."""
+        self.tell("shall be replaced", node)
+        for _ in range(REPLACE_LOOKS_MAX):
+            others = [name for name in self.others(node) if name in self.cluster.servers]
+            answers = [self.cluster.control(name, do="replace_node", name=node) for name in others]
+            await asyncio.sleep(REPLACE_LOOK_SECONDS)
+            if [FrameKind.CONTROLLED] in answers:
+                self.tell("is being replaced", node)
+                return
+        raise ViolationError(f"{node} cannot be replaced")
+
+    async def replaced(self) -> None:
+        """Wait until all groups have the members that they shall have, as everybody knows."""
+        for _ in range(REPLACE_LOOKS_MAX):
+            await asyncio.sleep(REPLACE_LOOK_SECONDS)
+            machines = [server.metadata.machine for server in self.cluster.servers.values()]
+            known = [machine.groups() for machine in machines if machine is not None]
+            leaving = [group.leaving for groups in known for group in groups if group.leaving]
+            if len(known) == len(self.nodes) and not leaving:
+                return
+        raise ViolationError("members are still changing")
 
     def heal(self) -> None:
         """All links open, all disks quick, all nodes up."""

@@ -49,7 +49,7 @@ class Watch:
     # --- host.Witness --------------------------------------------------------------------------
 
     def restored(self, group: Group) -> None:
-        node = _node(group)
+        node = _speaker(group)
         self.agreement.restored(node, group.group, group.applied_index)
         is_whole = group.log.condition is Condition.OK
         with self.kept():
@@ -57,7 +57,7 @@ class Watch:
 
     def ready(self, group: Group, ready: Ready) -> None:
         with self.kept():
-            node, raft = _node(group), group.raft
+            node, raft = _speaker(group), group.raft
             if ready.write is not None:
                 self._wrote(node, group.group, ready.write)
             self._promised(node, group, ready)
@@ -69,7 +69,7 @@ class Watch:
 
     def applied(self, group: Group, entry: Entry) -> None:
         with self.kept():
-            node, number = _node(group), group.group
+            node, number = _speaker(group), group.group
             self.entries_applied += 1
             self.agreement.applied(node, number, entry.index)
             self.agreement.committed(node, number, entry.index, entry.chain)
@@ -106,7 +106,8 @@ class Watch:
 
     def _elected(self, node: str, group: Group) -> None:
         raft = group.raft
-        self._loop.trace.event(self._loop.now, node, f"leads {group.group} term {raft.term}")
+        name = group.nodes[group.replica]
+        self._loop.trace.event(self._loop.now, name, f"leads {group.group} term {raft.term}")
         self.elections.leader_elected(node, group.group, raft.term)
         self.completeness.leader_elected(
             node, group.group, raft.term, last_index=raft.last_index, chain_at=raft.log.chain
@@ -150,5 +151,6 @@ def _is_vote(message: Message) -> bool:
     return isinstance(message, VoteRequest) and not message.pre
 
 
-def _node(group: Group) -> str:
-    return group.nodes[group.replica]
+def _speaker(group: Group) -> str:
+    """Whose promises these are: a replica that takes another's place on a node keeps its own alone."""
+    return f"{group.nodes[group.replica]} as replica {group.replica}"

@@ -16,7 +16,7 @@ import re
 from typing import Any, Final, Literal, NamedTuple
 
 from raftq.errors import InvalidArgument, InvalidQueueName, ProtocolError
-from raftq.limits import MAX_ACK_RANGES, MAX_PARTITIONS, MAX_REASON_BYTES
+from raftq.limits import MAX_ACK_RANGES, MAX_NODE_NAME, MAX_PARTITIONS, MAX_REASON_BYTES
 
 DEFAULT_SUBSCRIPTION: Final = "default"
 _NAME: Final = re.compile(r"(?!\.|__)[A-Za-z0-9._-]{1,80}", re.ASCII)
@@ -165,12 +165,23 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "is the one in force, or the producer is not known; else `opened` is false and nothing was "
         "changed. Who names the same random `opener` again gets the same answer",
     ),
+    "replace_node": Operation(
+        "metadata leader",
+        False,
+        {"name": Field("text", low=1, high=MAX_NODE_NAME)},
+        "{node, groups: [group]}: the new, empty data directory that was started under this node's name "
+        "takes its place, and the groups listed have still to change their members. Refused while the "
+        "node is up, and as long as no such directory has asked for the place. Asked for again before "
+        "all groups have changed, it says which have not",
+    ),
     "status": Operation(
         "any node",
         True,
         {},
-        "{cluster, node, version, nodes: [...], groups: [{group, leader, term, commit_index, "
-        "applied_index, replicas: [{node, role, match_index}]}], queues}",
+        "{cluster, node, version, nodes: [{name, peer, client, up, replacement: a new data directory "
+        "asks for its place}], groups: [{group, leader, term, commit_index, applied_index, replicas: "
+        "[{node, role, match_index}]}], changing: [{group, node, joining: replica, created, leaving: "
+        "[replica]}], queues}",
     ),
     "digest": Operation(
         "any node",
@@ -241,7 +252,8 @@ _TYPES: Final[dict[str, type]] = {
 def _check_field(where: str, field: Field, value: Any) -> None:
     shape = field.shape
     if shape == "start":
-        if value not in {"earliest", "latest"} and (type(value) is not int or value < 0):
+        is_name = type(value) is str and value in {"earliest", "latest"}
+        if not is_name and (type(value) is not int or value < 0):
             raise InvalidArgument(f"{where} is 'earliest', 'latest' or an offset")
         return
     # Not isinstance: True is an int to Python, and must not pass for a number here.

@@ -135,6 +135,10 @@ class FakeClient:
         self._asked("status")
         return STATUS
 
+    async def replace_node(self, name):
+        self._asked("replace_node", name)
+        return [0, 4]
+
     async def send_many(self, queue, bodies, *, keys, headers):
         self._asked("send_many", queue, bodies=bodies, keys=keys, headers=headers)
         return [

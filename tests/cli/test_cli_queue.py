@@ -1,8 +1,11 @@
 """Goal: `raftq queue`, `dead` and `cluster` ask what they were told to, and show what they got."""
 
+import copy
 import json
 
+import cli_fakes
 import pytest
+from cli_fakes import STATUS
 
 from raftq.cli import connect
 from raftq.errors import Timeout
@@ -163,6 +166,26 @@ def test_an_error_says_whether_it_may_have_been_done(monkeypatch, run, error, sa
         "outcome": error.outcome,
         "retriable": True,
     }
+
+
+def test_status_says_who_asks_for_a_place_and_what_still_changes(client, run, monkeypatch):
+    found = copy.deepcopy(STATUS)
+    found["nodes"][0]["replacement"] = True
+    found["changing"] = [
+        {"group": 4, "node": "n1", "joining": 9, "created": False, "leaving": [2]},
+        {"group": 5, "node": "n1", "joining": 10, "created": True, "leaving": [3]},
+    ]
+    monkeypatch.setattr(cli_fakes, "STATUS", found)
+    lines = run("cluster", "status").stdout.splitlines()
+    assert any("raftq cluster replace n1" in line for line in lines)
+    assert "group 4: a new replica on n1 is being made" in lines
+    assert "group 5: a new replica on n1 catches up, then votes" in lines
+
+
+def test_replace(client, objects, run):
+    assert objects("cluster", "replace", "n3") == [{"node": "n3", "groups": [0, 4]}]
+    assert "being replaced, in 2 groups" in run("cluster", "replace", "n3").stdout
+    assert client.calls[0][:2] == ("replace_node", ("n3",))
 
 
 @pytest.mark.parametrize(

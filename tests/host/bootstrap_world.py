@@ -6,12 +6,15 @@ real ones (`Links.check`); a link that is down loses what was on it.
 
 import random
 from collections import deque
+from types import SimpleNamespace
 
 from raftq.errors import ClusterMismatch, RaftqError
 from raftq.host.bootstrap import Bootstrap
 from raftq.host.identity import Identity, Member
 from raftq.host.links import Links
 from raftq.wire.handshake import VERSIONS, PeerHello
+
+ENVIRONMENT = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 0))
 
 
 class Crash(Exception):
@@ -46,7 +49,7 @@ class Node:
         return self.disk
 
     def start(self):
-        self.links = Links(None, self.disk, None, None)
+        self.links = Links(ENVIRONMENT, self.disk, None, None)
         self.bootstrap = Bootstrap(
             self.disk,
             save=self.save,

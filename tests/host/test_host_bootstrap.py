@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 from bootstrap_world import World, members_named
 
+from raftq.errors import ProtocolError
+from raftq.wire import cbor
+
 NAMES = ("n1", "n2", "n3")
 
 
@@ -249,3 +252,91 @@ def test_a_failed_save_is_not_reported_as_done():
         world.settle()
     node.bootstrap.link_up("n1")
     assert b"prepared" not in reports[-1]
+
+
+def replaced(world, victim, *, replica=9):
+    """The members that are left accept the wiped node's new directory in its place."""
+    incarnation = world.nodes[victim].disk.incarnation
+    for node in world.nodes.values():
+        if node.name != victim and node.bootstrap:
+            old = node.disk
+            members = tuple(
+                replace(m, incarnation=incarnation) if m.name == victim else m for m in old.members
+            )
+            replicas = tuple({**old.metadata_replicas(), replica: victim}.items())
+            node.bootstrap.members_changed(old.with_members(members, replicas))
+
+
+@pytest.mark.parametrize("victim", NAMES)
+def test_a_wiped_node_that_has_a_place_is_adopted(victim):
+    world = World(*NAMES)
+    world.start_all()
+    world.settle()
+    founders = world.nodes[victim].disk.first_members()
+    world.wipe(victim)
+    heal(world)
+    assert world.nodes[victim].disk.state == "empty"
+    replaced(world, victim)
+    heal(world)
+    world.assert_begun()
+    adopted = world.nodes[victim]
+    assert adopted.activations == 1
+    assert adopted.bootstrap.problem is None
+    assert adopted.disk.metadata_replica() == 9
+    assert adopted.disk.first_members() == founders
+    assert adopted.disk.metadata_replicas() == {1: "n1", 2: "n2", 3: "n3", 9: victim}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_while_being_adopted_is_harmless(moment):
+    world = World(*NAMES)
+    world.start_all()
+    world.settle()
+    world.wipe("n3")
+    heal(world)
+    replaced(world, "n3")
+    world.crash_at = (world.saves + 1, moment)
+    heal(world)
+    assert world.crashed == ["n3"]
+    heal(world)
+    world.assert_begun()
+
+
+def test_an_adoption_that_is_meant_for_another_directory_is_ignored():
+    world = World(*NAMES)
+    world.start_all()
+    world.settle()
+    world.wipe("n3")
+    heal(world)
+    replaced(world, "n3")
+    said = []
+    world.nodes["n1"].bootstrap._send = lambda to, body: said.append(bytes(body))
+    report = cbor.decode(world.nodes["n3"].bootstrap._report())
+    world.nodes["n1"].bootstrap.message("n3", memoryview(cbor.encode(report)))
+    world.wipe("n3")
+    again = world.nodes["n3"]
+    again.start()
+    again.bootstrap.message("n1", memoryview(said[-1]))
+    assert again.disk.state == "empty"
+    # And a founder's directory, which cannot be empty, is never given a place.
+    count = len(said)
+    world.nodes["n1"].bootstrap.message("n2", memoryview(cbor.encode({**report, "incarnation": 1})))
+    assert len(said) == count
+
+
+def test_an_adoption_without_a_place_is_refused():
+    world = World(*NAMES)
+    fresh = world.nodes["n3"]
+    fresh.start()
+    fields = {
+        "do": "adopt",
+        "cluster": bytes(16),
+        "incarnation": fresh.disk.incarnation,
+        "replica": 9,
+        "members": [],
+        "founders": [],
+        "replicas": [[9, "n2"]],
+    }
+    with pytest.raises(ProtocolError):
+        fresh.bootstrap.message("n1", memoryview(cbor.encode(fields)))
+    assert fresh.disk.state == "empty"

@@ -1,6 +1,7 @@
 """Whose a data directory is."""
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,22 @@ def test_every_crash_while_saving_leaves_the_old_or_the_new():
         assert found.incarnation == begun.incarnation
         seen.add(found.state)
     assert seen == {"empty", "prepared"}
+
+
+def test_a_node_that_knows_of_a_replacement_knows_it_after_a_restart(disk):
+    founded = advanced(load(disk), state="active", cluster=7)
+    identities.save(disk, founded)
+    assert founded.first_members() == (("n1", 0), ("n2", 0))
+    assert founded.metadata_replicas() == {1: "n1", 2: "n2"}
+    members = (founded.members[0], replace(founded.members[1], incarnation=99))
+    changed = founded.with_members(members, ((1, "n1"), (2, "n2"), (9, "n2")))
+    identities.save(disk, changed)
+    again = load(disk)
+    assert again == changed
+    assert again.member("n2").incarnation == 99
+    assert again.first_members() == founded.first_members(), "the machine of group 0 begins alike"
+    assert again.metadata_replicas() == {1: "n1", 2: "n2", 9: "n2"}
+    assert again.metadata_replica() == 1
+    # Another one: who the founders were stays known.
+    third = again.with_members(members, ((1, "n1"), (9, "n2")))
+    assert third.first_members() == founded.first_members()

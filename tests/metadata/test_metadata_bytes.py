@@ -26,8 +26,10 @@ from raftq.metadata import (
     PartitionReady,
     PartitionRefused,
     RegisterNode,
+    ReplaceNode,
     ReplicaCreated,
     ReplicaLost,
+    ReplicasLeft,
     UpdateQueue,
     commands,
     encode,
@@ -46,6 +48,8 @@ COMMANDS = {
     "ensure_groups": EnsureGroups(count=3),
     "created": ReplicaCreated(group=1, replica=4, incarnation=2**64 - 1),
     "lost": ReplicaLost(group=1, replica=4, incarnation=101),
+    "replace_node": ReplaceNode(name="n3", incarnation=103, successor=2**64 - 2),
+    "left": ReplicasLeft(group=0, replicas=(3, 300)),
     "create_queue": CreateQueue(name="orders", config=CONFIG),
     "update_queue": UpdateQueue(name="orders", config={}, expected_version=300),
     "delete_queue": DeleteQueue(name="orders", force=True),
@@ -90,6 +94,7 @@ def test_the_snapshot_has_the_golden_bytes():
     create_groups(made)
     apply_header(made, encode(COMMANDS["register_node"]))
     apply_header(made, encode(COMMANDS["lost"]))
+    apply_header(made, encode(COMMANDS["replace_node"]))
     create_queue(made, **CONFIG)
     apply_header(made, encode(DeleteQueue(name="orders", force=False)))
     apply_header(

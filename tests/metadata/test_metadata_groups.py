@@ -203,21 +203,39 @@ def test_a_lost_replica_is_recorded_and_cannot_come_back():
     report = lost(1, replica.replica, replica.incarnation)
     assert isinstance(apply(machine, lost(1, replica.replica, 999)), ClusterMismatch)
     assert apply(machine, report) == apply(machine, report)
-    assert machine.group(1).replica_on("n2").state == "lost"
+    lost_id, new_id = replica.replica, 7
+    assert [(each.replica, each.state) for each in machine.group(1).leaving] == [(lost_id, "lost")]
     assert machine.group(1).state == "active"
     again = created(1, replica.replica, replica.incarnation)
     assert isinstance(apply(machine, again), InvalidArgument)
+    # It is told to make another one, which joins; the lost one is still routed for.
     work = machine.work_for_node("n2", INCARNATIONS["n2"])
-    assert (work.create, work.keep, work.run) == ((), (), ())
+    nodes = machine.group(1).nodes
+    assert [nodes[lost_id], nodes[new_id], len(nodes)] == ["n2", "n2", 4]
+    assert (work.create, work.keep, work.run) == (((1, new_id, nodes, True),), (), ())
+    assert sorted(machine.nodes_of(1)) == ["n1", "n2", "n3"]
 
 
-def test_a_group_that_lost_a_replica_before_it_was_active_never_is():
+def test_a_group_that_lost_most_replicas_before_it_was_active_never_is():
     machine = new_machine()
     apply(machine, CreateGroup(nodes=("n1", "n2")))
     assert isinstance(apply(machine, lost(1, 4, 101)), InvalidArgument)
     apply(machine, created(1, 4, 101))
     apply(machine, lost(1, 4, 101))
     assert apply(machine, created(1, 5, 2**64 - 1)).state == "creating"
+    assert machine.group(1).nodes == {4: "n1", 5: "n2"}, "the directories have this list"
+
+
+def test_a_group_that_lost_the_lesser_part_before_it_was_active_begins_without_it():
+    machine = new_machine()
+    apply(machine, CreateGroup(nodes=("n1", "n2", "n3")))
+    apply(machine, created(1, 4, 101))
+    apply(machine, lost(1, 4, 101))
+    assert apply(machine, created(1, 5, 2**64 - 1)).state == "creating"
+    assert apply(machine, created(1, 6, 103)).state == "active"
+    assert machine.group(1).nodes == {7: "n1", 5: "n2", 6: "n3", 4: "n1"}
+    (work,) = machine.work_for_node("n1", 101).create
+    assert (work.replica, work.joins) == (7, True)
 
 
 # --- A node's work -------------------------------------------------------------------------------
@@ -226,11 +244,12 @@ def test_a_group_that_lost_a_replica_before_it_was_active_never_is():
 def test_a_node_is_told_to_make_then_keep_then_run_its_replica():
     machine = new_machine()
     apply(machine, CreateGroup(nodes=("n2", "n1")))
-    expected = ((1, 5, {4: "n2", 5: "n1"}),)
+    expected = ((1, 5, {4: "n2", 5: "n1"}, False),)
     assert machine.work_for_node("n1", 101) == (expected, (), ())
     apply(machine, created(1, 5, 101))
     assert machine.work_for_node("n1", 101) == ((), expected, ())
     apply(machine, created(1, 4, 2**64 - 1))
+    expected = ((1, 5, {4: "n2", 5: "n1"}, True),)
     assert machine.work_for_node("n1", 101) == ((), (), expected)
     assert machine.work_for_node("n3", 103) == ((), (), ())
 

@@ -28,8 +28,10 @@ from raftq.metadata import (
     PartitionReady,
     PartitionRefused,
     RegisterNode,
+    ReplaceNode,
     ReplicaCreated,
     ReplicaLost,
+    ReplicasLeft,
     Seal,
     UpdateQueue,
 )
@@ -52,6 +54,12 @@ COMMAND = st.one_of(
     st.builds(EnsureGroups, count=st.integers(1, 4), replicas=st.integers(1, 3)),
     st.builds(ReplicaCreated, group=SMALL, replica=st.integers(1, 12), incarnation=INCARNATION),
     st.builds(ReplicaLost, group=SMALL, replica=st.integers(1, 12), incarnation=INCARNATION),
+    st.builds(ReplaceNode, name=NODES, incarnation=INCARNATION, successor=INCARNATION),
+    st.builds(
+        ReplicasLeft,
+        group=st.integers(0, 3),
+        replicas=st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple),
+    ),
     st.builds(CreateQueue, name=NAME, config=CONFIG),
     st.builds(UpdateQueue, name=NAME, config=CONFIG, expected_version=SMALL),
     st.builds(DeleteQueue, name=NAME, force=st.booleans()),
@@ -98,7 +106,7 @@ class Watcher:
         self.version = machine.version
         active = set()
         for group in machine.groups():
-            for replica in group.replicas:
+            for replica in (*group.replicas, *group.leaving):
                 owner = (group.group, replica.node, replica.incarnation)
                 assert self.replicas.setdefault(replica.replica, owner) == owner
             assert len(set(group.nodes.values())) == len(group.replicas)
@@ -108,7 +116,10 @@ class Watcher:
                 # Nobody votes before every replica has reported, each as itself.
                 for replica in group.replicas:
                     report = (group.group, replica.replica, replica.incarnation)
-                    assert report in self.reports
+                    assert replica.state == "pending" or report in self.reports
+                assert (
+                    sum(replica.state == "created" for replica in group.replicas) or group.leaving
+                )
         names = [queue.name for queue in machine.queues()]
         assert len(set(names)) == len(names)
         for queue in machine.queues():

@@ -114,3 +114,19 @@ def test_the_hash_covers_everything_in_order():
     assert first != digest(("mix", 2, 2, 3, b"data"), ("event", 4, "n1", "text"))
     assert first != digest(("mix", 1, 2, 3, b"datb"), ("event", 4, "n1", "text"))
     assert first != digest(("mix", 1, 2, 3, b"data"), ("event", 4, "n2", "text"))
+
+
+def test_a_lost_disk_comes_back_empty(loop):
+    machine = Hardware(loop, Fabric(loop, seed=1), "n1", seed=1)
+    _, environment = machine.start()
+    environment.disk.make_directory("d")
+    environment.disk.open("d/a", create=True).write(0, [b"data"])
+    machine.kill()
+    machine.disk.lose_all()
+    _, environment = machine.start()
+    assert environment.disk.names("") == []
+    with pytest.raises(FileNotFoundError):
+        environment.disk.open("d/a")
+    environment.disk.make_directory("d")
+    environment.disk.open("d/a", create=True).write(0, [b"new"])
+    assert environment.disk.contents("d/a") == b"new"
