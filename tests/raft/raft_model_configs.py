@@ -135,11 +135,12 @@ PROMOTION = Config(
 )
 REPLACEMENT = Config(
     "replacement",
-    "a learner takes the place of the third voter, by a joint configuration, while leadership moves",
+    "a learner takes the place of the third voter, by a joint configuration; disks are fast",
     learners=(4,),
     first="led",
     lost=HEARTBEATS,
-    may_campaign=(2,),
+    terms=1,
+    may_campaign=(),
     slow_disks=(),
     changes=(((1, 2, 4), ()),),
     changes_max=2,
