@@ -191,7 +191,7 @@ class Recovery:
     def _restore_base(self) -> None:
         """If the first unit is lost, the first membership is still known."""
         contents = self._replay.contents
-        if contents.base.index or contents.base.membership.members():
+        if contents.base is not NO_BASE:
             return
         try:
             stored = small_file.load(self._disk, f"{self._directory}/{MEMBERS}")
@@ -203,7 +203,8 @@ class Recovery:
             contents.base = contents.base._replace(membership=membership)
 
     def _unknown_membership(self) -> tuple[str, ...]:
-        known = self._replay.contents.base.membership.members() or self._snapshots.newest
+        # Known does not mean that there is anybody: who takes a lost one's place begins with nobody.
+        known = self._replay.contents.base is not NO_BASE or self._snapshots.newest
         return () if known else ("the first membership is lost, and no snapshot has one",)
 
     def _open_files(self, names: list[str]) -> None:

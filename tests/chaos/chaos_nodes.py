@@ -90,7 +90,7 @@ class Nodes(Processes):
             self.layers[name].set(recording=recording)
             self.boot_path(name).write_text(str(uuid.uuid4()))
 
-    async def _choose_addresses(self) -> None:
+    async def _choose_addresses(self, founders: object) -> None:
         for name in self.names:
             address = self._network.addresses[name]
             self.addresses[name] = NodeAddresses(

@@ -302,6 +302,11 @@ def test_a_node_stops_in_order_on_sigterm(tmp_path):
     assert all(json.loads(line)["event"] for line in errors.splitlines())
 
 
+def hears_ctrl_c():
+    """Whoever runs these tests in the background may have had Ctrl-C ignored, which is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_while_modules_are_loaded_ends_silently(tmp_path):
     """The program interrupts itself at the first file of the command line that is loaded."""
     program = textwrap.dedent("""
@@ -315,7 +320,12 @@ def test_ctrl_c_while_modules_are_loaded_ends_silently(tmp_path):
         sys.meta_path.insert(0, Interrupts())
         raftq.cli.main()
     """)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=False,
+        preexec_fn=hears_ctrl_c,  # noqa: PLW1509 - it takes no lock.
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
@@ -327,6 +337,7 @@ def test_a_send_that_is_interrupted_says_how_many_were_sent(tmp_path):
                 [sys.executable, "-m", "raftq", "send", "orders", "--url", processes.url],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                preexec_fn=hears_ctrl_c,  # noqa: PLW1509 - it takes no lock.
             )
             send.stdin.write(b"one\ntwo\n")
             send.stdin.flush()

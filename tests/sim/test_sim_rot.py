@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from raftq.sim.nemesis import KINDS
+from raftq.sim.fault_plan import KINDS
 from raftq.sim.rot import MARGIN, Rot
 from raftq.sim.run import simulate
 
