@@ -324,7 +324,7 @@ def test_ctrl_c_while_modules_are_loaded_ends_silently(tmp_path):
         [sys.executable, "-c", program],
         capture_output=True,
         check=False,
-        preexec_fn=hears_ctrl_c,  # noqa: PLW1509 - it takes no lock.
+        preexec_fn=hears_ctrl_c,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
