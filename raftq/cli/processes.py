@@ -187,17 +187,11 @@ class Processes:
     def start_node(self, name: str) -> None:
         """Start a node, or start it again after it was killed or stopped. Returns at once."""
         assert not self.is_running(name), f"{name} is running"
-        addresses = self.addresses[name]
-        members = ",".join(f"{each}={self.addresses[each].peers}" for each in self.names)
-        command = [sys.executable, "-m", "raftq", "node", "--exit-with-parent", "--name", name]
-        command += ["--data", str(self.directory(name)), "--cluster", members]
-        command += ["--listen", addresses.clients, "--admin-listen", addresses.admin]
-        command += ["--groups", str(self._groups), "--log-level", self._log_level]
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTQ_")}
         with self.log_path(name).open("ab") as log:
             self._log_begin[name] = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(  # noqa: S603 - our own program.
-                command,
+                self.command(name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -208,6 +202,17 @@ class Processes:
         os.set_blocking(process.stdout.fileno(), False)
         self._listening.discard(name)
         self._running[name] = process
+
+    def command(self, name: str) -> list[str]:
+        """What starts that node."""
+        addresses = self.addresses[name]
+        members = ",".join(f"{each}={self.addresses[each].peers}" for each in self.names)
+        return [
+            *(sys.executable, "-m", "raftq", "node", "--exit-with-parent", "--name", name),
+            *("--data", str(self.directory(name)), "--cluster", members),
+            *("--listen", addresses.clients, "--admin-listen", addresses.admin),
+            *("--groups", str(self._groups), "--log-level", self._log_level),
+        ]
 
     def is_running(self, name: str) -> bool:
         process = self._running.get(name)

@@ -13,8 +13,6 @@ import collections
 import mmap
 import os
 import struct
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -109,15 +107,12 @@ class Nodes(Processes):
         """The file that says which run of its machine this is."""
         return self.data / f"{name}.boot"
 
-    def start_node(self, name: str) -> None:
-        assert not self.is_running(name), f"{name} is running"
-        addresses = self.addresses[name]
-        members = ",".join(f"{each}={self.addresses[each].peers}" for each in self.names)
-        command = [*self._network.inside(name), "env"]
+    def command(self, name: str) -> list[str]:
+        prefix = [*self._network.inside(name), "env"]
         if self._library is not None:
             self.saved_path(name).mkdir(exist_ok=True)
             self._lives[name] += 1
-            command += [
+            prefix += [
                 f"LD_PRELOAD={self._library}",
                 f"RAFTQ_CHAOS_CONTROL={self.layers[name].path}",
                 f"RAFTQ_CHAOS_ROOT={self.directory(name)}",
@@ -125,18 +120,7 @@ class Nodes(Processes):
                 f"RAFTQ_CHAOS_LIFE={self._lives[name]}",
                 f"RAFTQ_CHAOS_BOOT={self.boot_path(name)}",
             ]
-        command += [sys.executable, "-m", "raftq", "node", "--exit-with-parent", "--name", name]
-        command += ["--data", str(self.directory(name)), "--cluster", members]
-        command += ["--listen", addresses.clients, "--admin-listen", addresses.admin]
-        with self.log_path(name).open("ab") as log:
-            self._running[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment(),
-                start_new_session=True,
-            )
+        return [*prefix, *super().command(name)]
 
     def exit_status(self, name: str) -> int | None:
         """How the node's process ended; None while it runs."""
