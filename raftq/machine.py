@@ -20,10 +20,10 @@ applied machine that includes the proposals in flight; what it has admitted, app
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from raftq.errors import RaftqError
-from raftq.ids import Index, Micros, Term
+from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term
 
 Buffer = bytes | bytearray | memoryview
 
@@ -116,4 +116,65 @@ class Machine(Protocol):
 
     def digest(self) -> bytes:
         """16 bytes over the whole replicated state."""
+        ...
+
+
+class Kept(NamedTuple):
+    """What the log must keep of one partition's batches, as far as the machine can say.
+
+    `needed_from`: nobody will ask for the body of a message below this offset again. Above it some
+    may be needed no more either: `is_settled` says of which. Such bodies stay for `audit_micros`
+    after they were published, but at most `audit_bytes` of them. A partition that is a log forgets
+    by itself: what is older than `expire_micros`, and what is beyond the newest `expire_bytes`; None
+    where there is no such bound.
+    """
+
+    queue: QueueId
+    partition: Partition
+    needed_from: Offset
+    audit_micros: Micros
+    audit_bytes: int
+    expire_micros: Micros | None
+    expire_bytes: int | None
+
+
+class Bound(NamedTuple):
+    """One partition, and the lowest offset that is kept of it."""
+
+    queue: QueueId
+    partition: Partition
+    offset: Offset
+
+
+@runtime_checkable
+class Retaining(Protocol):
+    """What a machine has besides `Machine` if its log may let go of what nobody needs any more.
+
+    Whether something is let go is decided by commands in the log, so all replicas agree; when its
+    bytes go is each replica's own business, and not before its machine has a durable snapshot.
+    """
+
+    @property
+    def released(self) -> tuple[Index, bytes]:
+        """The last entry that was released, and the chain value there; (0, zeros) at first."""
+        ...
+
+    def kept(self) -> tuple[Kept, ...]:
+        """One for each partition."""
+        ...
+
+    def is_settled(self, queue: QueueId, partition: Partition, start: Offset, stop: Offset) -> bool:
+        """Whether nobody will ask for the bodies of [start, stop) again; a closed partition's too."""
+        ...
+
+    def release_command(self, through: Index, chain: bytes, bounds: tuple[Bound, ...]) -> bytes:
+        """Header of the command that releases all entries up to `through`.
+
+        `bounds`: of each partition with batches up to there, the offset behind the last of them.
+        Apply checks all of it again, and refuses what is still needed.
+        """
+        ...
+
+    def expire_command(self, bounds: tuple[Bound, ...]) -> bytes:
+        """Header of the command with which partitions that are logs forget what lies below."""
         ...
