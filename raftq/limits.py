@@ -92,6 +92,18 @@ REPAIR_PAUSE_MICROS_MIN = 250_000
 REPAIR_PAUSE_MICROS_MAX = 30_000_000
 """While nobody can give what is lost here, the others are asked again this often."""
 
+RETENTION_EVERY_MICROS = 300 * SECOND
+"""How often a log looks for what may go, if no snapshot makes it look before."""
+
+EXPIRE_EVERY_MICROS = 10 * SECOND
+"""How often the partitions that are logs are asked to forget what is too old or too much."""
+
+COMPACTION_BYTES_PER_SECOND = 32 * MIB
+"""Packing reads and hashes at this pace at most: a twentieth of what a core can do."""
+
+DISK_PRESSED_BYTES = 256 * MIB
+"""Below this much free space history is no reason to keep anything: well before publishes stop."""
+
 SCRUB_EVERY_MICROS = 24 * 3_600 * SECOND
 SCRUB_BYTES_PER_SECOND = 16 * MIB
 SCRUB_SLICE_BYTES = 256 * KIB

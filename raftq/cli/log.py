@@ -19,14 +19,8 @@ from raftq.cli.options import JsonOption
 from raftq.cli.output import print_error, print_json, print_table, print_text
 from raftq.errors import InvalidArgument
 from raftq.storage.index import PATCH
-from raftq.storage.reader import (
-    FoundEntry,
-    OpenFile,
-    Replica,
-    entries_in,
-    open_directory,
-    read_replica,
-)
+from raftq.storage.offline import OpenFile, open_directory
+from raftq.storage.reader import FoundEntry, Replica, entries_in, read_replica
 from raftq.storage.walk import Condition
 
 app = typer.Typer(

@@ -23,7 +23,9 @@ from raftq.host.mending import Mending
 from raftq.host.observer import Observer
 from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect
 from raftq.host.reads import Reads
+from raftq.host.retention import Retention
 from raftq.host.succession import successor
+from raftq.host.ticks import Ticks
 from raftq.host.transfers import Transfers
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
@@ -83,7 +85,7 @@ class Group:
         self._after: deque[tuple[WriteSeq, tuple[Message, ...]]] = deque()
         self._persisted = log.state.last_write
         self._admission: Admission | None = None
-        self._tick_in_flight = False
+        self._ticks = Ticks(self)
         self._reads = Reads()
         self._effects: list[object] = []
         self._amnesia_noted = not may_vote
@@ -102,6 +104,7 @@ class Group:
         self.raft: Raft = self.mending.make_core(
             log.state, may_vote=may_vote and not log.is_amnesiac
         )
+        self.retention = Retention(self, environment.clock)
         self.deadline: Micros = self._clock.monotonic()
 
     def restore(self) -> None:
@@ -242,12 +245,13 @@ class Group:
         self.raft.tick(now, self._clock.wall())
         self.log.tick(now)
         self.mending.tick(now)
+        self.retention.tick(now)
         self._disk_alarm.look(is_full=self.log.is_full, now=now)
         self._drain()
         self._watch_role()
         if self.leading:
             self._mind_the_disk(now)
-            self._propose_tick()
+            self._ticks.propose()
             self._proposals.refuse_late(now)
             self._append(now)
         if self._effects:
@@ -262,18 +266,15 @@ class Group:
         self._set_deadline(now)
 
     def _set_deadline(self, now: Micros) -> None:
-        deadline = min(self.raft.next_deadline(), self.mending.deadline)
+        deadline = min(self.raft.next_deadline(), self.mending.deadline, self.retention.deadline)
         log_deadline = self.log.next_deadline()
         if log_deadline is not None and log_deadline < deadline:
             deadline = log_deadline
         if self._proposals.is_pending:
             hold = Micros(max(self._proposals.pending_since + HOLD_MICROS, now + 1_000))
             deadline = min(deadline, hold)
-        if self.leading and not self._tick_in_flight:
-            due = self.machine.next_deadline()
-            if due is not None:
-                left = max(due - self.raft.log_time(), 0) + 1_000
-                deadline = min(deadline, Micros(now + left))
+        if self.leading:
+            deadline = min(deadline, self._ticks.deadline(now))
         self.deadline = deadline
 
     def _mind_the_disk(self, now: Micros) -> None:
@@ -321,17 +322,6 @@ class Group:
             self.log.chain(index) or bytes(16),
             self.log.log_time(index) or Micros(0),
         )
-
-    def _propose_tick(self) -> None:
-        due = self.machine.next_deadline()
-        if due is None or self._tick_in_flight or due > self.raft.log_time():
-            return
-        self._tick_in_flight = True
-
-        def done(_reply: object, _place: Place | None) -> None:
-            self._tick_in_flight = False
-
-        self.propose(self.machine.tick_command(), b"", done, reserve=True)
 
     def _drain(self) -> None:
         while (ready := self.raft.ready()) is not None:
@@ -422,7 +412,7 @@ class Group:
         if can_propose and not self.leading:
             self.leading = True
             self._admission = self.machine.admission()
-            self._tick_in_flight = False
+            self._ticks.leadership_begins()
             self.log_time_alarm.leadership_begins()
             _log.info("leading", group=self.group, term=self.raft.term)
             self._observer.led(self)

@@ -63,14 +63,24 @@ class Mending:
         core, log = self._group.raft, self._group.log
         if self.repair.is_open:
             core.log.note_damage(log.holes[0].first if log.holes else log.first_index)
-            if log.needs_snapshot:
+            if self.needs_snapshot:
                 core.unreadable = core.apply_next
         elif self._core_is_old:
             self._renew_core()
         elif core.log.damaged:
             # A read failed once and does so no more.
             core.repaired()
+        if log.needs_snapshot and not self.needs_snapshot:
+            # What the next start would begin from is lost, while the machine is here.
+            self._group.snapshotter.take_soon()
         self.scrubber.tick(now)
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """The machine cannot be made, or go on, from what is held: it needs a peer's snapshot."""
+        group = self._group
+        is_behind = group.applied_index < group.log.first_index - 1
+        return group.log.needs_snapshot and (self._is_unrestored or is_behind)
 
     def repaired(self, *, renew_core: bool) -> None:
         """Nothing is lost here any more."""
@@ -96,7 +106,7 @@ class Mending:
         if old.role is Role.LEADER or not old.persistence.idle or old.diverged is not None:
             return
         self._core_is_old = False
-        if self._is_unrestored:
+        if self._is_unrestored or group.applied_index < group.log.snapshot.index:
             self._is_unrestored = False
             group.restore()
         state = HardState(old.term, old.vote, old.commit_index, old.persistence.seq)
@@ -116,7 +126,7 @@ class Mending:
                 "amnesiac: it may have forgotten a vote or an entry that it had acknowledged, so it "
                 "follows and is not counted; replace it by a new replica through a membership change"
             )
-        if log.needs_snapshot:
+        if self.needs_snapshot:
             return "its snapshot is lost and is being fetched from the other replicas"
         if log.holes:
             ranges = ", ".join(f"{hole.first} to {hole.last}" for hole in log.holes[:8])

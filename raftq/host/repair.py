@@ -42,6 +42,7 @@ from raftq.raft.replica import NEVER
 from raftq.storage.index import Hole
 from raftq.storage.patch import Patch
 from raftq.storage.snapshots import SnapshotWriter
+from raftq.storage.suffix import suffix
 from raftq.wire.repair_messages import (
     EntriesGiven,
     EntriesWanted,
@@ -98,8 +99,7 @@ class Repair:
     @property
     def is_open(self) -> bool:
         """Whether something is lost here and not repaired."""
-        log = self._group.log
-        return bool(log.holes) or log.needs_snapshot
+        return bool(self._group.log.holes) or self._group.mending.needs_snapshot
 
     def tick(self, now: Micros) -> None:
         """Called once a turn: sees new damage, and that answers do not come."""
@@ -116,7 +116,7 @@ class Repair:
                 group=self._group.group,
                 replica=self._group.replica,
                 entries=[tuple(hole) for hole in log.holes],
-                snapshot=log.needs_snapshot,
+                snapshot=self._group.mending.needs_snapshot,
                 found=log.damage[-1] if log.damage else "",
             )
         if now < self.deadline or self._is_writing:
@@ -148,7 +148,7 @@ class Repair:
 
     def _go_on(self, now: Micros) -> None:
         """Ask the next question, or write what has been gathered, or wait."""
-        if self._group.log.needs_snapshot:
+        if self._group.mending.needs_snapshot:
             self._ask_for_snapshot(now)
             return
         hole = self._next_hole()
@@ -369,7 +369,7 @@ class Repair:
 
     def _give_entries(self, message: EntriesWanted) -> None:
         group = self._group
-        found = group.log.suffix(message.first, message.last, REPAIR_ANSWER_BYTES)
+        found = suffix(group.log, message.first, message.last, REPAIR_ANSWER_BYTES)
         chain, entries = found if found is not None else (b"", ())
         self._send(
             EntriesGiven(

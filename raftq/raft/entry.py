@@ -21,11 +21,12 @@ holds 1..n commands; a command is a header (its first byte is its kind) and a bo
 
 The chain of "before the log" is sixteen zero bytes. Equal chains at an equal index mean equal logs
 up to there. Because a command's digest is built from the digest of its body, a body can later be
-replaced by its digest (top bit of `header_length` set, body = 16 bytes) and the chain still
-verifies. `alg` = 1 names xxh3; other values are reserved for hashes that also withstand people.
+replaced by its digest (top bit of `header_length` set, body = 16 bytes, `flg` = 1: the entry is not
+whole any more) and the chain still verifies. `alg` = 1 names xxh3; other values are reserved for
+hashes that also withstand people.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -45,12 +46,16 @@ KINDS: Final = (NOOP, COMMANDS, MEMBERSHIP)
 VERSION: Final = 1
 XXH3: Final = 1
 BODY_IS_DIGEST: Final = 0x8000_0000
+NOT_WHOLE: Final = 1
+"""Flag of an entry: some bodies are replaced by their digests."""
+_FLAGS_AT: Final = 7
 
 HEADER: Final = Struct("<IBBBBQQqII16s")
 ENTRY_HEADER_BYTES: Final = HEADER.size
 _DIGESTED: Final = Struct("<BBBBQQqII")
 GENESIS: Final = bytes(16)
 """Chain value before the first entry of a log."""
+_DIGEST_BYTES: Final = 16
 
 assert ENTRY_HEADER_BYTES == 56
 
@@ -178,6 +183,41 @@ def commands(entry: Entry) -> list[Command]:
     return result
 
 
+def is_whole(entry: Entry) -> bool:
+    """Whether all bodies are there. Only such an entry can be applied, or sent to be applied."""
+    return not entry.vectors[0][_FLAGS_AT] & NOT_WHOLE
+
+
+def without_bodies(entry: Entry, is_dead: Callable[[bytes], bool]) -> Entry:
+    """The same entry, same chain, with digests in the place of the bodies of some commands.
+
+    `is_dead` is asked with the header of each command that has a longer body; one that was replaced
+    before stays so.
+    """
+    first = entry.vectors[0]
+    fields = HEADER.unpack_from(first)
+    count = fields[8]
+    table = list(_table(count).unpack_from(first, ENTRY_HEADER_BYTES))
+    headers: list[bytes] = []
+    bodies: list[Buffer] = []
+    replaced = False
+    for place, (header, body) in enumerate(commands(entry)):
+        headers.append(header)
+        is_digest = table[2 * place] & BODY_IS_DIGEST
+        if not is_digest and len(body) > _DIGEST_BYTES and is_dead(header):
+            body = xxh3_128_digest(body)
+            table[2 * place] |= BODY_IS_DIGEST
+            table[2 * place + 1] = len(body)
+            replaced = True
+        bodies.append(body)
+    if not replaced:
+        return entry
+    rest = _table(count).pack(*table) + b"".join(headers) + b"".join(bodies)
+    size = ENTRY_HEADER_BYTES + len(rest)
+    fixed = (*fields[1:4], fields[4] | NOT_WHOLE, *fields[5:])
+    return entry._replace(vectors=(HEADER.pack(size, *fixed) + rest,), size=size)
+
+
 def verify(entry: Entry, previous_chain: bytes) -> bool:
     """Whether the entry is intact and follows one whose chain value is `previous_chain`."""
     first = entry.vectors[0]
@@ -189,9 +229,12 @@ def verify(entry: Entry, previous_chain: bytes) -> bool:
     except Corrupted:
         return False
     place = ENTRY_HEADER_BYTES
+    whole = is_whole(entry)
     for header, body in items:
         # The top byte of a header's length says whether the body was replaced by its digest.
         replaced = first[place + 3] & 0x80
+        if replaced and (whole or len(body) != _DIGEST_BYTES):
+            return False
         parts.append(xxh3_128_digest(header + (bytes(body) if replaced else xxh3_128_digest(body))))
         place += 8
     assert place == ENTRY_HEADER_BYTES + 8 * count

@@ -16,7 +16,7 @@ Rules:
 
 from raftq.ids import NOBODY, Index, Micros, Term
 from raftq.raft import membership as memberships
-from raftq.raft.entry import Entry, verify
+from raftq.raft.entry import Entry, is_whole, verify
 from raftq.raft.messages import (
     Amnesiac,
     Append,
@@ -104,7 +104,8 @@ def _accept(follower: Replica, term: Term, fresh: tuple[Entry, ...]) -> bool:
     assert link is not None
     expected = first
     for entry in fresh:
-        if entry.index != expected or entry.term > term or not verify(entry, link):
+        in_order = entry.index == expected and entry.term <= term
+        if not in_order or not is_whole(entry) or not verify(entry, link):
             follower.corrupt_messages += 1
             return False
         link = entry.chain

@@ -23,7 +23,8 @@ from raftq.ids import Index, Micros
 from raftq.machine import Meta
 from raftq.queue.machine import QueueMachine
 from raftq.spark.rows import KINDS, commands
-from raftq.storage.reader import FoundEntry, PlainFile, entries_in, open_directory, read_replica
+from raftq.storage.offline import PlainFile, open_directory
+from raftq.storage.reader import FoundEntry, entries_in, read_replica
 from raftq.storage.snapshots import body_slices, read_header, snapshot_name
 
 

@@ -20,14 +20,8 @@ from typing import Final, NamedTuple
 
 from raftq.errors import Corrupted, InvalidArgument
 from raftq.limits import MIB
-from raftq.storage.reader import (
-    LiveRange,
-    PlainFile,
-    Replica,
-    entries_in,
-    open_directory,
-    read_replica,
-)
+from raftq.storage.offline import PlainFile, open_directory
+from raftq.storage.reader import LiveRange, Replica, entries_in, read_replica
 
 PORTION_BYTES: Final = 128 * MIB
 """One task: long enough to be worth its start, short enough that many cores share the work."""

@@ -15,7 +15,8 @@ from raftq.batch import Header, Stamp
 from raftq.errors import Corrupted, RaftqError
 from raftq.ids import Offset, Partition, QueueId
 from raftq.spark.plan import Chunk
-from raftq.storage.reader import FoundEntry, PlainFile, commands, entries_in
+from raftq.storage.offline import PlainFile
+from raftq.storage.reader import FoundEntry, commands, entries_in
 
 __all__ = [
     "KINDS",

@@ -12,7 +12,9 @@ and offset. One directory per group:
     group-<id>/segment-<sequence>.index positions of entries and batches of a sealed segment;
                                         rebuildable, verified, never trusted blindly
     group-<id>/snapshot-<index>         machine snapshots
-    group-<id>/patch-<first>-<last>.log entries that were lost to damage, fetched from a peer
+    group-<id>/patch-<first>-<last>.log entries written anew: lost to damage and fetched from a peer,
+                                        or kept without the bodies that nobody needs
+    group-<id>/horizon                  what the log has let go of (small file)
     group-<id>/members                  the first membership
     group-<id>/spare-<sequence>.log     a prepared next segment: written zeros, renamed at first use
                                         (that may be lost: a valid header makes it a segment)
@@ -60,10 +62,14 @@ Rules
     need not be. A segment's header and first unit are one write and share one sync. A newest file
     without a valid header is judged by rule 7 (4) like any break: after a lawful power loss its
     second unit may be there and its first not. Amnesia is written into every later segment.
-9.  Damage never deletes anything. What is given out is proved: entries by chain, batches by checksum.
+9.  Damage never deletes anything, and while something is lost nothing is removed. What is given out is proved: entries by chain, batches by checksum.
 10. What is lost inside is a *hole*: named, never served, never skipped over. It is filled by patches
     (`patch.py`) whose entries join the chain on both sides, at start or while the log runs. Rot is
     looked for by every read and by the scrub (`scrub.py`); what does not verify becomes a hole.
+
+11. What nobody needs goes, and nothing else (`compaction.py`): entries that a command in the log
+    released, bodies that are settled. Never above the older of two snapshots, so nothing that may have
+    to be applied again; first the patches are durable, then the horizon, then a file is removed.
 
 System assumptions: a sector write is not atomic, unsynced writes reach the platter in any order and
 in any part, rename is atomic, a name is durable after its directory's sync, a sync that returned

@@ -9,19 +9,21 @@ Nothing here reads a file, and nothing here decides what is valid.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
 from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
 from raftq.batch import PUBLISH, STAMP_BYTES
-from raftq.ids import Offset, Partition, QueueId
+from raftq.ids import Index, Offset, Partition, QueueId
 from raftq.raft.entry import BODY_IS_DIGEST, ENTRY_HEADER_BYTES, HEADER, Buffer
-from raftq.storage.index import Place
+from raftq.storage.index import EntryRun, Place
 
 _STAMP: Final = Struct("<BBHIIIQ8x")
 assert _STAMP.size == STAMP_BYTES
 _PAIR: Final = Struct("<II")
 _FIRST: Final = itemgetter(0)
+_SECOND: Final = itemgetter(1)
 
 
 class BatchPlace(NamedTuple):
@@ -41,6 +43,14 @@ class BatchRun(NamedTuple):
     counts: "array[int]"
     positions: "array[int]"
     lengths: "array[int]"
+
+    def behind(self, entries: EntryRun) -> "BatchRun":
+        """Those that lie in these entries of the segment, which are its last ones."""
+        start = len(self.positions)
+        if entries.positions:
+            start = bisect_left(self.positions, entries.positions[0])
+        columns = (self.bases, self.counts, self.positions, self.lengths)
+        return BatchRun(self.queue, self.partition, *[values[start:] for values in columns])
 
 
 class _Column:
@@ -66,6 +76,29 @@ class _Column:
         last = self.segments[-1][1]
         return last > segment or (last == segment and self.positions[-1] >= position)
 
+    def drop(self, start: int, stop: int) -> None:
+        """The batches [start, stop) are gone."""
+        for values in (self.bases, self.counts, self.positions, self.lengths):
+            del values[start:stop]
+        gone = stop - start
+        runs = [
+            (first if first <= start else max(start, first - gone), segment)
+            for first, segment in self.segments
+        ]
+        # Of runs that begin at one batch only the last has any.
+        ends = [first for first, _ in runs[1:]] + [len(self.positions)]
+        self.segments = [run for run, end in zip(runs, ends, strict=True) if run[0] < end]
+
+    def run(self, segment: int) -> tuple[int, int]:
+        """First ordinal in a segment, and the one behind the last."""
+        at = bisect_left(self.segments, segment, key=_SECOND)
+        start = self.segments[at][0] if at < len(self.segments) else len(self.positions)
+        if at == len(self.segments) or self.segments[at][1] != segment:
+            return start, start
+        behind = at + 1
+        is_last = behind == len(self.segments)
+        return start, len(self.positions) if is_last else self.segments[behind][0]
+
     def pop(self) -> None:
         for values in (self.bases, self.counts, self.positions, self.lengths):
             values.pop()
@@ -89,7 +122,7 @@ class BatchIndex:
 
     def add_entry(self, head: Buffer, segment: int, position: int) -> None:
         """The batches of the entry at `position`; `head` holds its table and command headers."""
-        for key, base, messages, body_at, body_bytes in _stamped(head, position):
+        for key, base, messages, body_at, body_bytes in _batches_of(head, position):
             column = self._columns.get(key)
             if column is None:
                 column = self._columns[key] = _Column()
@@ -102,7 +135,7 @@ class BatchIndex:
 
     def patch_entry(self, head: Buffer, file: int, position: int) -> None:
         """The same for an entry of a patch."""
-        for key, base, messages, body_at, body_bytes in _stamped(head, position):
+        for key, base, messages, body_at, body_bytes in _batches_of(head, position):
             found = BatchPlace(Offset(base), messages, Place(file, body_at, body_bytes))
             places = self._patched.setdefault(key, [])
             at = bisect_left(places, base, key=_FIRST)
@@ -110,6 +143,74 @@ class BatchIndex:
                 places[at] = found
             else:
                 places.insert(at, found)
+
+    def drop(self, segment: int) -> None:
+        """Nothing is read from a segment any more."""
+        for column in self._columns.values():
+            column.drop(*column.run(segment))
+
+    def release(self, segment: int, position: int) -> None:
+        """The batches before a place are gone."""
+        for column in self._columns.values():
+            start, stop = column.run(segment)
+            column.drop(0, bisect_left(column.positions, position, start, stop))
+
+    def in_segment(self, segment: int) -> Iterator[tuple[QueueId, Partition, BatchPlace]]:
+        """The batches that lie in a segment, not in patches."""
+        for (queue, partition), column in self._columns.items():
+            for ordinal in range(*column.run(segment)):
+                yield (
+                    QueueId(queue),
+                    Partition(partition),
+                    BatchPlace(
+                        Offset(column.bases[ordinal]),
+                        column.counts[ordinal],
+                        Place(segment, column.positions[ordinal], column.lengths[ordinal]),
+                    ),
+                )
+
+    def in_patches(self) -> Iterator[tuple[QueueId, Partition, BatchPlace]]:
+        """The batches that lie in patches."""
+        for (queue, partition), places in self._patched.items():
+            for place in places:
+                yield QueueId(queue), Partition(partition), place
+
+    def begin_of_newest(self, queue: QueueId, partition: Partition, newest_bytes: int) -> Offset:
+        """Where the newest batches begin, as many as these bytes hold; 0: all are as many."""
+        column = self._columns.get((queue, partition), _NO_COLUMN)
+        patched = self._patched.get((queue, partition), ())
+        newest_first = merge(
+            zip(
+                reversed(column.bases),
+                reversed(column.counts),
+                reversed(column.lengths),
+                strict=True,
+            ),
+            ((each.base_offset, each.count, each.place.length) for each in reversed(patched)),
+            reverse=True,
+        )
+        for base, count, length in newest_first:
+            newest_bytes -= length
+            if newest_bytes < 0:
+                return Offset(base + count)
+        return Offset(0)
+
+    def first_behind(
+        self,
+        queue: QueueId,
+        partition: Partition,
+        index: Index,
+        index_at: Callable[[Place], Index],
+    ) -> Offset | None:
+        """The first offset of the batches in entries behind `index`; `index_at` tells of which."""
+        column = self._columns.get((queue, partition), _NO_COLUMN)
+        patched = self._patched.get((queue, partition), ())
+        ordinals = range(len(column.bases))
+        at = bisect_right(ordinals, index, key=lambda ordinal: index_at(column.place(ordinal)))
+        found = [column.bases[at]] if at < len(ordinals) else []
+        at = bisect_right(patched, index, key=lambda each: index_at(each.place))
+        found += [patched[at].base_offset] if at < len(patched) else []
+        return Offset(min(found)) if found else None
 
     def runs_of(self, segment: int) -> list[BatchRun]:
         """What lies in a segment, if it is the newest that holds batches of a partition."""
@@ -131,6 +232,8 @@ class BatchIndex:
 
     def extend(self, segment: int, run: BatchRun) -> None:
         """Add a whole run behind the last batch of its partition."""
+        if not run.bases:
+            return
         column = self._columns.get((run.queue, run.partition))
         if column is None:
             column = self._columns[run.queue, run.partition] = _Column()
@@ -227,7 +330,9 @@ def _first_from(
     return found
 
 
-def _stamped(head: Buffer, position: int) -> Iterator[tuple[tuple[int, int], int, int, int, int]]:
+def _batches_of(
+    head: Buffer, position: int
+) -> Iterator[tuple[tuple[int, int], int, int, int, int]]:
     """((queue, partition), base offset, messages, position, length) of an entry's batches.
 
     Invariant: what a leader stamps is well-formed. A stamp that is not is left out here; it is the
@@ -244,6 +349,14 @@ def _stamped(head: Buffer, position: int) -> Iterator[tuple[tuple[int, int], int
             yield (queue, partition), base, messages, body_at, body_bytes
         header_at += header_bytes & ~BODY_IS_DIGEST
         body_at += body_bytes
+
+
+def stamped(header: bytes) -> tuple[QueueId, Partition, Offset, Offset] | None:
+    """What batch a command's header is of: queue, partition, first offset and the one behind it."""
+    if len(header) != STAMP_BYTES or header[0] != PUBLISH:
+        return None
+    _, _, _, queue, partition, messages, base = _STAMP.unpack(header)
+    return QueueId(queue), Partition(partition), Offset(base), Offset(base + messages)
 
 
 def up_to_gap(places: list[BatchPlace]) -> list[BatchPlace]:

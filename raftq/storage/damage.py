@@ -59,8 +59,9 @@ class Damage:
 
     def segments(self) -> list[tuple[int, int]]:
         """Those that hold entries, and up to where; behind that lie zeros, or nothing that counts."""
-        entries = self._contents.entries
-        return [(segment, entries.end_in(segment)) for _, segment in entries.runs()]
+        entries, gone = self._contents.entries, self._contents.gone
+        there = [segment for _, segment in entries.runs() if segment not in gone]
+        return [(segment, entries.end_in(segment)) for segment in there]
 
     def segment_file(self, segment: int) -> File | None:
         """A segment, opened for whoever closes it; None if that fails."""

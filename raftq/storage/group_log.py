@@ -22,11 +22,12 @@ from raftq.raft.membership import Membership
 from raftq.raft.ready import HardState, SnapshotMeta, Write
 from raftq.storage import recovery
 from raftq.storage.batch_index import BatchPlace, up_to_gap
+from raftq.storage.compaction import Compaction
 from raftq.storage.damage import Damage
+from raftq.storage.extent import Extent
 from raftq.storage.faults import NO_FAULTS, Faults
 from raftq.storage.index import Hole
 from raftq.storage.log_writer import DEFAULT_SIZES, LogWriter, Sizes
-from raftq.storage.patch import Patch
 from raftq.storage.patches import Patches
 from raftq.storage.reading import LogFiles, StoredBatch, batches_in
 from raftq.storage.recovery import Recovered
@@ -95,6 +96,18 @@ class GroupLog:
         )
         for problem in self._patches.load():
             self._damage.note_harmless(problem)
+        self.extent = Extent(recovered.contents, self._files)
+        self.compaction = Compaction(
+            disk,
+            directory,
+            appender=recovered.appender,
+            contents=recovered.contents,
+            files=self._files,
+            patches=self._patches,
+            snapshots=recovered.snapshots,
+            damage=self._damage,
+            writing=self._writer,
+        )
 
     @classmethod
     def create(
@@ -190,6 +203,11 @@ class GroupLog:
         return self._writer.is_full
 
     @property
+    def is_pressed(self) -> bool:
+        """So little room that history must go, whatever its age."""
+        return self._writer.is_pressed
+
+    @property
     def syncs(self) -> int:
         return self._writer.syncs
 
@@ -209,7 +227,7 @@ class GroupLog:
         try:
             self._writer.close()
         finally:
-            self._patches.closed = True
+            self._patches.closed = self.compaction.closed = True
             self._files.close()
             self._snapshots.close()
 
@@ -233,15 +251,22 @@ class GroupLog:
         """Ranges of entries that are lost here, ascending."""
         return self._contents.entries.holes
 
+    def length(self, index: Index) -> int:
+        """Bytes of an entry; 0 where it is not held, or lost."""
+        pending = self._writer.pending.get(index)
+        place = self._contents.entries.place(index) if pending is None else None
+        return pending.size if pending is not None else 0 if place is None else place.length
+
     @property
     def patches(self) -> Patches:
         return self._patches
 
     @property
     def needs_snapshot(self) -> bool:
-        """The log begins behind a snapshot that is lost: the machine cannot be made from it."""
-        newest, base = self._snapshots.newest, self._contents.base
-        return base.index > 0 and (newest is None or newest.index < base.index)
+        """What the log holds begins, or is not whole up to, behind a snapshot that is lost."""
+        newest, contents = self._snapshots.newest, self._contents
+        needed = max(contents.base.index, contents.reset_index, contents.not_whole_through)
+        return needed > (0 if newest is None else newest.index)
 
     def scrub(self) -> Iterator[int]:
         """One pass over the sealed files: yields the bytes looked at, slice by slice."""
@@ -257,39 +282,6 @@ class GroupLog:
         """Whether a snapshot is damaged that is newer than the good ones."""
         return self._snapshots.has_lost_newest
 
-    def suffix(self, first: Index, last: Index, max_bytes: int) -> Patch | None:
-        """The last entries of [first, last], about `max_bytes` of them, at least one, for a peer.
-
-        None where `last` is not held. `previous_chain` is empty where that is lost here; then only
-        who knows it can prove the first of them.
-        """
-        start, size = Index(last + 1), 0
-        lost = sum(hole.last - hole.first + 1 for hole in self.holes)
-        while start > max(first, self.first_index):
-            length = self._length(Index(start - 1))
-            if not length or (size and size + length > max_bytes):
-                break
-            size += length
-            start = Index(start - 1)
-        if start > last or last > self.last_index:
-            return None
-        try:
-            found = self.entries(start, Index(last + 1), size)
-        except Corrupted:
-            # What is bad is a hole now, and left out; a read that only failed once is asked again.
-            known = sum(hole.last - hole.first + 1 for hole in self.holes)
-            return self.suffix(first, last, max_bytes) if known > lost else None
-        if found[-1].index != last:
-            return None
-        return Patch(self.chain(Index(start - 1)) or b"", tuple(found))
-
-    def _length(self, index: Index) -> int:
-        pending = self._writer.pending.get(index)
-        if pending is not None:
-            return pending.size
-        place = self._contents.entries.place(index)
-        return 0 if place is None else place.length
-
     # --- Reading (the core's LogReader) -------------------------------------------------------
 
     @property
@@ -299,7 +291,10 @@ class GroupLog:
 
     @property
     def first_index(self) -> Index:
-        return self._contents.entries.first_index
+        """The lowest index from which on all entries are whole; older ones are for `held`."""
+        contents = self._contents
+        behind = max(contents.reset_index, contents.not_whole_through)
+        return max(contents.entries.first_index, Index(behind + 1))
 
     @property
     def last_index(self) -> Index:
@@ -340,7 +335,7 @@ class GroupLog:
 
     def _last_known_log_time(self, index: Index) -> Micros | None:
         """Of the log's end, which always has one: where the entry is lost, of one before it."""
-        while index > self.first_index:
+        while index > self._contents.entries.first_index:
             try:
                 found = self._files.log_time(index)
             except Corrupted:
@@ -355,8 +350,16 @@ class GroupLog:
 
         Raises: Corrupted when damaged; LookupError when not held.
         """
-        if not self.first_index <= start <= self.last_index:
-            raise LookupError(f"entry {start} is not held, only {self.first_index} and later")
+        if start < self.first_index:
+            raise LookupError(f"entry {start} is not whole, only {self.first_index} and later")
+        return self.held(start, stop, max_bytes)
+
+    def held(self, start: Index, stop: Index, max_bytes: int) -> list[Entry]:
+        """The same, also of entries of which some bodies are gone, or that are older than the base
+        of the machine: what repair and audits ask for.
+        """
+        if not self._contents.entries.first_index <= start <= self.last_index:
+            raise LookupError(f"entry {start} is not held")
         written = self._contents.entries.last_index
         found: list[Entry] = []
         if start <= written:

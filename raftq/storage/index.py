@@ -12,17 +12,23 @@ Nothing here reads a file, and nothing here decides what is valid.
 from array import array
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from raftq.ids import Index, Term
 
 assert array("I").itemsize == 4
+
+_Value = TypeVar("_Value")
 
 _FIRST: Final = itemgetter(0)
 _SECOND: Final = itemgetter(1)
 
 PATCH: Final = 1 << 62
 """Places in patch files have numbers from here on in the place of a segment's sequence."""
+
+
+NO_SEGMENT: Final = 0
+"""Where entries count as lying that never lay here: sequences begin at 1."""
 
 
 class Hole(NamedTuple):
@@ -74,12 +80,21 @@ class EntryRun(NamedTuple):
     positions: "array[int]"
     lengths: "array[int]"
 
+    def behind(self, count: int) -> "EntryRun":
+        """Without the first `count`."""
+        count = min(count, len(self.positions))
+        first = Index(self.first_index + count)
+        last = Index(self.first_index + len(self.positions) - 1)
+        terms = _from(self.terms, first, last)
+        return EntryRun(first, terms, self.positions[count:], self.lengths[count:])
+
 
 class EntryIndex:
     """Places and terms of the entries (base, last_index]; `base` is what a snapshot covers."""
 
     __slots__ = (
         "_base",
+        "_by_file",
         "_lengths",
         "_patches",
         "_positions",
@@ -101,12 +116,64 @@ class EntryIndex:
         self._segments: list[tuple[Index, int]] = []
         self._terms: list[tuple[Index, Term]] = [(base, term)]
         self._patches: list[PatchRun] = []
+        self._by_file: dict[int, list[PatchRun]] | None = None
+        """The same, made when it is asked for."""
         self.holes: list[Hole] = []
         """What is lost and not patched, ascending, not adjacent."""
 
     @property
     def first_index(self) -> Index:
         return Index(self._base + 1)
+
+    def begin_before(self, base: Index, term: Term) -> None:
+        """The log begins earlier than was known: the entries behind `base` are lost here as yet."""
+        known = self._base
+        assert base < known
+        count = known - base
+        self._positions = array("I", bytes(4 * count)) + self._positions
+        self._lengths = array("I", bytes(4 * count)) + self._lengths
+        self._segments.insert(0, (Index(base + 1), NO_SEGMENT))
+        unknown = [(Index(base + 1), Term(0))] if count > 1 else []
+        self._terms[:0] = [(base, term), *unknown]
+        self._base = base
+        self._add_hole(Hole(Index(base + 1), known))
+
+    def release(self, base: Index, term: Term) -> None:
+        """The log begins behind `base` from now on."""
+        assert self._base <= base <= self.last_index
+        del self._positions[: base - self._base]
+        del self._lengths[: base - self._base]
+        self._segments = _from(self._segments, Index(base + 1), self.last_index)
+        self._terms = [(base, term), *_from(self._terms, Index(base + 1), self.last_index)]
+        self._carve_patches(Index(self._base + 1), base)
+        self._base = base
+        self.holes = [
+            Hole(max(hole.first, Index(base + 1)), hole.last)
+            for hole in self.holes
+            if hole.last > base
+        ]
+
+    def indexes_of(self, segment: int) -> tuple[Index, Index] | None:
+        """First and last of the entries that lie, or lay, in a segment."""
+        run = bisect_left(self._segments, segment, key=_SECOND)
+        if run == len(self._segments) or self._segments[run][1] != segment:
+            return None
+        behind = run + 1
+        end = self._segments[behind][0] if behind < len(self._segments) else self.last_index + 1
+        return self._segments[run][0], Index(end - 1)
+
+    def bytes_in(self, first: Index, last: Index) -> int:
+        """Of the entries [first, last], which all lie in one segment, or in one patch."""
+        patched = self._patched(first)
+        lengths, at = (self._lengths, first - self._base - 1)
+        if patched is not None:
+            lengths, at = patched[0].lengths, patched[1]
+        return sum(lengths[at : at + last - first + 1])
+
+    def forget_places(self, first: Index, last: Index) -> None:
+        """The entries [first, last] are in patches, all of them; where they lay is void."""
+        at, stop = first - self._base - 1, last - self._base
+        self._lengths[at:stop] = array("I", bytes(4 * (stop - at)))
 
     def append(self, term: Term, segment: int, position: int, length: int) -> None:
         """The entry last_index + 1."""
@@ -142,6 +209,7 @@ class EntryIndex:
         self._carve_patches(first, last)
         self._patches.append(run)
         self._patches.sort(key=_FIRST)
+        self._by_file = None
         self.holes = [
             part
             for hole in self.holes
@@ -163,6 +231,7 @@ class EntryIndex:
 
     def _carve_patches(self, first: Index, last: Index) -> None:
         """Nothing in [first, last] is taken from the patches there are."""
+        self._by_file = None
         self._patches = [
             part
             for run in self._patches
@@ -276,12 +345,20 @@ class EntryIndex:
         return self._positions[ordinal] + self._lengths[ordinal]
 
     def _index_in_patch(self, file: int, position: int) -> Index | None:
-        for run in self._patches:
-            if run.file == file and run.positions[0] <= position < (
-                run.positions[-1] + run.lengths[-1]
-            ):
+        if self._by_file is None:
+            self._by_file = {}
+            for run in self._patches:
+                self._by_file.setdefault(run.file, []).append(run)
+        for run in self._by_file.get(file, ()):
+            if run.positions[0] <= position < run.positions[-1] + run.lengths[-1]:
                 return Index(run.first_index + bisect_right(run.positions, position) - 1)
         return None
+
+    def patches_in(self, first: Index, last: Index) -> set[int]:
+        """The files of which something in [first, last] is read."""
+        return {
+            run.file for run in self._patches if run.first_index <= last and first <= run.last_index
+        }
 
     def run_of(self, segment: int) -> EntryRun:
         """What lies in the newest segment that holds entries, if it is this one; else nothing."""
@@ -295,9 +372,9 @@ class EntryIndex:
 
     def extend(self, segment: int, run: EntryRun) -> None:
         """Add a whole run behind the last entry."""
-        assert run.first_index == self.last_index + 1, "entries have no gap"
         if not run.positions:
             return
+        assert run.first_index == self.last_index + 1, "entries have no gap"
         self._segments.append((run.first_index, segment))
         self._terms += run.terms if run.terms[0][1] != self._terms[-1][1] else run.terms[1:]
         self._positions += run.positions
@@ -307,3 +384,13 @@ class EntryIndex:
     def runs(self) -> list[tuple[Index, int]]:
         """(first index, segment) of each segment that holds entries."""
         return list(self._segments)
+
+
+def _from(
+    runs: list[tuple[Index, _Value]], first: Index, last: Index
+) -> list[tuple[Index, _Value]]:
+    """The runs of the indexes [first, last] of those that begin earlier, perhaps."""
+    if first > last:
+        return []
+    at = bisect_right(runs, first, key=_FIRST) - 1
+    return [(max(start, first), value) for start, value in runs[at:]]

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from raftq.env import Clock, Disk
 from raftq.ids import Index, Micros, WriteSeq
 from raftq.limits import (
+    DISK_PRESSED_BYTES,
     DISK_RESERVE_BYTES,
     IDLE_MARK_MICROS,
     MIB,
@@ -68,6 +69,7 @@ class Sizes:
     segment_bytes_first: int = SEGMENT_BYTES_FIRST
     segment_bytes_max: int = SEGMENT_BYTES_MAX
     reserve_bytes: int = DISK_RESERVE_BYTES
+    pressed_bytes: int = DISK_PRESSED_BYTES
 
 
 DEFAULT_SIZES = Sizes()
@@ -104,7 +106,9 @@ class LogWriter:
         """After the newest write, queued ones included."""
         self.pending: dict[Index, Entry] = {}
         """Live entries of queued writes, ascending: they have no place yet."""
-        self.is_full = False
+        self.is_full = self.is_pressed = False
+        self.synced_segment = 0
+        """The newest of which a unit was synced, since the log was opened."""
         self.syncs = 0
         self.bytes_written = 0
         self._disk = disk
@@ -292,6 +296,7 @@ class LogWriter:
             return
         self.syncs += 1
         self._synced_number = number
+        self.synced_segment = self._appender.sequence
         self._unsynced -= size
         self._last_sync = self._clock.monotonic()
         if seq > self._reported:
@@ -380,7 +385,9 @@ class LogWriter:
             return
         if monotonic >= self._next_space_check:
             self._next_space_check = Micros(monotonic + SPACE_CHECK_MICROS)
-            self.is_full = self._disk.free_bytes() < self._sizes.reserve_bytes
+            free = self._disk.free_bytes()
+            self.is_full = free < self._sizes.reserve_bytes
+            self.is_pressed = free < self._sizes.pressed_bytes
         deadline = self.next_deadline()
         if deadline is not None and monotonic >= deadline:
             self._append(

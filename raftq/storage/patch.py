@@ -1,4 +1,7 @@
-"""A patch: entries that were lost to damage, beside the segments that still hold the damage.
+"""A patch: entries written anew, beside the segments or in their place.
+
+Either damage took them, and a peer gave them; the segment still holds the damage. Or their segment
+was packed (`compaction.py`): its entries are kept here, without the bodies that nobody needs.
 
      0      4   5       8             16            24
      +------+---+-------+-------------+-------------+--------------------+

@@ -10,7 +10,7 @@ from typing import Protocol
 from raftq.env import Disk, File
 from raftq.errors import Corrupted
 from raftq.ids import Index
-from raftq.raft.entry import Entry, verify
+from raftq.raft.entry import Entry, is_whole, verify
 from raftq.storage.append import State
 from raftq.storage.faults import Faults
 from raftq.storage.index import PATCH, Hole
@@ -81,9 +81,16 @@ class Patches:
     # --- Judging ------------------------------------------------------------------------------
 
     def joins(self, patch: Patch) -> bool:
-        """Whether the patch, which verifies in itself, is what the log held there."""
+        """Whether the patch, which verifies in itself, is what the log held there.
+
+        It may begin below the log's base, and counts from there.
+        """
+        base = self._contents.base
+        first, previous = patch.first, patch.previous_chain
+        if first <= base.index < patch.last:
+            first, previous = Index(base.index + 1), patch.entries[base.index - first].chain
         return self.joins_behind(patch.last, patch.entries[-1].chain) and self.joins_before(
-            patch.first, patch.previous_chain
+            first, previous
         )
 
     def joins_behind(self, last: Index, chain: bytes) -> bool:
@@ -143,11 +150,15 @@ class Patches:
             file.close()
             self._disk.rename(temporary, path)
             self._disk.sync_directory(self._directory)
+            lost = self._lost_entries()
             self._use(patch, name)
-            self.repaired_entries += len(patch.entries)
+            self.repaired_entries += lost - self._lost_entries()
             done(True)
 
         file.sync(synced)
+
+    def _lost_entries(self) -> int:
+        return sum(hole.last - hole.first + 1 for hole in self._contents.entries.holes)
 
     def _give_up(self, file: File, temporary: str) -> None:
         file.close()
@@ -156,11 +167,25 @@ class Patches:
     def _use(self, patch: Patch, name: str) -> None:
         number = self._numbers
         self._numbers += 1
-        run = patch.run(number)
+        first = max(patch.first, self._contents.entries.first_index)
+        run = patch.run(number).cut(first, patch.last)
         self._files.patch_names[number] = name
-        self._contents.entries.patch(run)
-        for entry, position in zip(patch.entries, run.positions, strict=True):
-            self._contents.batches.patch_entry(entry.vectors[0], number, position)
+        contents = self._contents
+        index_at = contents.entries.index_at
+        older = contents.entries.patches_in(first, patch.last)
+        contents.entries.patch(run)
+        if older:
+            contents.batches.forget_patched(
+                lambda place: (
+                    place.segment in older and index_at(place.segment, place.position) is None
+                )
+            )
+        for entry, position in zip(
+            patch.entries[first - patch.first :], run.positions, strict=True
+        ):
+            contents.batches.patch_entry(entry.vectors[0], number, position)
+            if not is_whole(entry) and entry.index > contents.not_whole_through:
+                contents.not_whole_through = entry.index
 
     def in_use(self) -> list[Hole]:
         """The ranges that are read from patches."""

@@ -12,12 +12,10 @@ Rule 3. What was repaired is read from the patches that join, as the replica its
 Rule 4. No disk port here: a directory is a list of names and a function that opens one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from raftq.errors import Corrupted
 from raftq.ids import Index, ReplicaId, Term
@@ -33,14 +31,16 @@ from raftq.raft.entry import (
     commands as commands,  # noqa: PLC0414 - for readers, who know the log and not the core.
 )
 from raftq.raft.ready import SnapshotMeta
+from raftq.storage import small_file
+from raftq.storage.horizon import HORIZON, Horizon, decode
 from raftq.storage.index import PATCH, PatchRun
+from raftq.storage.offline import OfflineFile, OpenFile
 from raftq.storage.patch import Patch, range_of
 from raftq.storage.patch import read as read_patch
 from raftq.storage.replay import Contents, Replay
 from raftq.storage.segment import (
     SEGMENT_HEADER_BYTES,
     Found,
-    ReadableFile,
     Scanner,
     is_segment,
     is_spare,
@@ -49,53 +49,6 @@ from raftq.storage.segment import (
 from raftq.storage.snapshots import body_slices, index_of, read_header
 from raftq.storage.unit import TRUNCATE, UNIT_HEADER_BYTES, UnitHeader, records, seed_of
 from raftq.storage.walk import Condition, Layout, Walk, lay_out
-
-
-class OfflineFile(ReadableFile, Protocol):
-    """One file, open for reading."""
-
-    def close(self) -> None: ...
-
-
-OpenFile = Callable[[str], OfflineFile]
-"""Opens a file by its name in the replica's directory."""
-
-
-class PlainFile:
-    """A file of the local file system."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("rb", buffering=0)
-
-    @property
-    def path(self) -> str:
-        return str(self._path)
-
-    def read(self, position: int, length: int) -> bytes:
-        self._file.seek(position)
-        parts = []
-        while length > 0 and (data := self._file.read(length)):
-            parts.append(data)
-            length -= len(data)
-        return b"".join(parts)
-
-    def size(self) -> int:
-        return self._path.stat().st_size
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> "PlainFile":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class LiveRange(NamedTuple):
@@ -166,8 +119,8 @@ class _Place(NamedTuple):
 class _Collector(Replay):
     """Replays, and remembers the units, to cut them down to what is live at the end."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, horizon: Horizon | None) -> None:
+        super().__init__(horizon)
         self._units: list[_Place] = []
 
     def accept(self, segment: int, header: UnitHeader, body: bytes) -> None:
@@ -197,19 +150,13 @@ def _live_stop(unit: _Place, contents: Contents) -> int:
     return place.position + place.length
 
 
-def open_directory(path: str | Path) -> tuple[list[str], OpenFile]:
-    """Names and opener of a directory of the local file system."""
-    directory = Path(path)
-    names = sorted(entry.name for entry in directory.iterdir() if entry.is_file())
-    return names, lambda name: PlainFile(directory / name)
-
-
 def read_replica(names: Sequence[str], open_file: OpenFile) -> Replica:
     """Walk everything in a replica's directory."""
     files: dict[int, OfflineFile] = {}
     by_sequence: dict[int, str] = {}
     patches: dict[str, OfflineFile] = {}
     problems: list[str] = []
+    horizon = _horizon(names, open_file, problems)
     try:
         for name in sorted(names):
             if range_of(name) is not None:
@@ -223,12 +170,24 @@ def read_replica(names: Sequence[str], open_file: OpenFile) -> Replica:
                 by_sequence[sequence] = name
             except OSError as error:
                 problems.append(f"{name} cannot be opened: {error}")
-        layout = lay_out(files, None)
+        layout = lay_out(files, None, () if horizon is None else horizon.packed)
         snapshots = _snapshots(names, open_file, layout.incarnation)
-        return _read_open(files, by_sequence, layout, problems, snapshots, patches)
+        replay = _Collector(horizon)
+        return _read_open(files, by_sequence, layout, problems, snapshots, patches, replay)
     finally:
         for file in (*files.values(), *patches.values()):
             file.close()
+
+
+def _horizon(names: Sequence[str], open_file: OpenFile, problems: list[str]) -> Horizon | None:
+    if HORIZON not in names:
+        return None
+    try:
+        with closing(open_file(HORIZON)) as file:
+            return decode(small_file.decode(file.read(0, file.size()), HORIZON))
+    except (Corrupted, OSError) as error:
+        problems.append(str(error))
+        return None
 
 
 def _read_open(
@@ -238,8 +197,8 @@ def _read_open(
     problems: list[str],
     snapshots: tuple[StoredSnapshot, ...],
     patches: dict[str, OfflineFile],
+    replay: _Collector,
 ) -> Replica:
-    replay = _Collector()
     walk = Walk(layout, replay, boot=None)
     walk.run()
     for stretch, header, body in walk.tail:
@@ -326,11 +285,17 @@ def _patched(
             return None
 
     def joins(patch: Patch) -> bool:
-        if not entries.first_index <= patch.first <= patch.last <= entries.last_index:
+        base = contents.base
+        if not base.index < patch.last <= entries.last_index:
             return False
         before, behind = entry(Index(patch.first - 1)), entry(Index(patch.last + 1))
         chain = patch.entries[-1].chain
         if before is not None and before.chain != patch.previous_chain:
+            return False
+        if (
+            patch.first <= base.index
+            and patch.entries[base.index - patch.first].chain != base.chain
+        ):
             return False
         if behind is None:
             is_end = newest is not None and patch.last == newest.last_index
@@ -422,7 +387,8 @@ def entries_in(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:
             entry = parse(record.data)
             proved = previous is not None and verify(entry, previous)
             previous = entry.chain
-            yield FoundEntry(entry, live.segment, position, proved)
+            if entry.index >= live.first_index:
+                yield FoundEntry(entry, live.segment, position, proved)
 
 
 def _entries_of_patch(file: OfflineFile, live: LiveRange) -> Iterator[FoundEntry]:

@@ -24,9 +24,10 @@ from raftq.raft.membership import Membership
 from raftq.raft.membership import decode as decode_membership
 from raftq.raft.membership import encode as encode_membership
 from raftq.raft.ready import HardState, SnapshotMeta
-from raftq.storage import index_file, small_file
+from raftq.storage import horizon, index_file, small_file
 from raftq.storage.append import NOTHING, Appender, State, state_of
 from raftq.storage.faults import NO_FAULTS, Faults
+from raftq.storage.horizon import Horizon
 from raftq.storage.index import Place
 from raftq.storage.index_file import SealedIndex, Voided
 from raftq.storage.replay import NO_BASE, Contents, Replay
@@ -135,9 +136,10 @@ class Recovery:
         self._files: dict[int, File] = {}
         self._names: dict[int, str] = {}
         self._all_names: list[str] = []
-        self._replay = Replay()
         self._snapshots = SnapshotStore(disk, directory, incarnation)
         self._missing: list[str] = []
+        self._horizon = self._load_horizon()
+        self._replay = Replay(self._horizon)
 
     def run(self) -> Recovered:
         """Durable on return.
@@ -147,7 +149,8 @@ class Recovery:
         names = self._all_names = self._disk.names(self._directory)
         try:
             self._open_files(names)
-            layout = lay_out(self._files, self._incarnation)
+            packed = () if self._horizon is None else self._horizon.packed
+            layout = lay_out(self._files, self._incarnation, packed)
             replay = self._replay
             walk = Walk(layout, replay, boot=self._boot, indexes=self)
             walk.run()
@@ -181,6 +184,13 @@ class Recovery:
             tail_cut=walk.tail_cut,
             voided=replay.voided,
         )
+
+    def _load_horizon(self) -> Horizon | None:
+        try:
+            return horizon.load(self._disk, self._directory)
+        except (Corrupted, OSError) as error:
+            self._missing.append(str(error))
+            return None
 
     def _look_for_newer(self, walk: Walk) -> None:
         """An index is made when its segment is continued by another, which must be here."""
@@ -313,8 +323,9 @@ class Recovery:
                 return newest
             if self._chain(appender, newest.index) not in {None, newest.chain}:
                 return newest
-        elif contents.base.index:
-            self._missing.append(f"the snapshot at {contents.base.index} is missing or damaged")
+        begins = max(contents.base.index, contents.reset_index)
+        if begins and (newest is None or newest.index < begins):
+            self._missing.append(f"the snapshot at {begins} is missing or damaged")
         return None
 
     def _commit(self, appender: Appender) -> tuple[Index, bytes]:

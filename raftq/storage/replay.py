@@ -5,6 +5,7 @@ compares what a unit's header says of the log's end with what its records make o
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from raftq.errors import Corrupted
 from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term
@@ -12,8 +13,10 @@ from raftq.raft.entry import ENTRY_HEADER_BYTES, GENESIS, HEADER
 from raftq.raft.membership import Membership
 from raftq.raft.ready import SnapshotMeta
 from raftq.storage.batch_index import BatchIndex
-from raftq.storage.index import EntryIndex
+from raftq.storage.horizon import Horizon, Packed
+from raftq.storage.index import NO_SEGMENT, EntryIndex
 from raftq.storage.index_file import SealedIndex, Voided
+from raftq.storage.segment import SegmentHeader
 from raftq.storage.unit import (
     RESET,
     TRUNCATE,
@@ -25,6 +28,7 @@ from raftq.storage.unit import (
     records,
 )
 
+_BEHIND_ALL: Final = (1 << 62, 0)
 NO_BASE = SnapshotMeta(Index(0), Term(0), GENESIS, Micros(0), Membership(()))
 
 
@@ -35,14 +39,62 @@ class Contents:
     entries: EntryIndex = field(default_factory=EntryIndex)
     batches: BatchIndex = field(default_factory=BatchIndex)
     base: SnapshotMeta = NO_BASE
-    """What the first entry follows: the last Reset."""
+    """What the first entry follows: the last Reset, or what was released since."""
+    horizon: Horizon | None = None
+    reset_index: Index = Index(0)  # noqa: RUF009 - a plain number.
+    """Of the last Reset: the machine begins there, or later."""
+    not_whole_through: Index = Index(0)  # noqa: RUF009
+    """The last entry of which bodies are gone; the machine begins there, or later."""
+    resets: int = 0
+    """How often everything has changed."""
+    gone: set[int] = field(default_factory=set)
+    """Segments in which entries lay that are read from patches now, or not at all."""
+
+    def let_go(self, horizon: Horizon) -> None:
+        """The log begins with what a horizon says."""
+        self.horizon = horizon
+        self.base = horizon.base
+        self.entries.reset(horizon.base.index, horizon.base.term)
 
     def reset(self, meta: SnapshotMeta) -> None:
+        """The log begins anew; one before the horizon's base has been forgotten since."""
+        horizon = self.horizon
+        if horizon is not None and meta.index <= horizon.base.index:
+            return
         self.base = meta
         self.entries.reset(meta.index, meta.term)
         self.batches.clear()
+        self.reset_index = meta.index
+        self.not_whole_through = Index(0)
+        self.resets += 1
+        if horizon is not None and meta.index == horizon.reset_index:
+            self.begin_before(horizon.base)
+
+    def begin_before(self, base: SnapshotMeta) -> None:
+        """What lies between `base` and the last Reset is this log's too; here it is lost as yet."""
+        self.entries.begin_before(base.index, base.term)
+        self.base = base
+        self.gone.add(NO_SEGMENT)
+
+    def release(self, base: SnapshotMeta) -> None:
+        """The log begins behind `base`."""
+        first = Index(base.index + 1)
+        last = self.entries.last_index
+        self.batches.release(*(self.entries.order(first) if first <= last else _BEHIND_ALL))
+        self.entries.release(base.index, base.term)
+        self.base = base
+        self._forget_patched()
+
+    def pack(self, segment: int, first: Index, last: Index) -> None:
+        """The entries [first, last], those of a segment, are read from patches."""
+        self.batches.drop(segment)
+        if first <= last:
+            self.entries.forget_places(first, last)
+        self.gone.add(segment)
 
     def truncate(self, start: Index) -> None:
+        # What a segment truncated below the horizon's base, before that, is no matter any more.
+        start = max(start, Index(self.base.index + 1))
         if start <= self.entries.last_index:
             self.batches.truncate(*self.entries.order(start))
         self.entries.truncate(start)
@@ -75,24 +127,30 @@ class Contents:
         """A whole segment from its index; False when that does not fit behind what is there."""
         voided = sealed.voided
         if voided.reset is None and voided.truncate_from:
-            if voided.truncate_from <= self.base.index:
+            if voided.truncate_from <= self.base.index and self.horizon is None:
                 return False
             self.truncate(voided.truncate_from)
         elif voided.reset is not None:
             self.reset(voided.reset)
-        if sealed.entries.first_index != self.entries.last_index + 1:
+        entries, released = sealed.entries, self.base.index + 1 - sealed.entries.first_index
+        if released > 0 and self.horizon is not None:
+            entries = entries.behind(released)
+        begins_here = bool(entries.positions) or entries is sealed.entries
+        if begins_here and entries.first_index != self.entries.last_index + 1:
             return False
-        self.entries.extend(segment, sealed.entries)
+        self.entries.extend(segment, entries)
         for run in sealed.batches:
-            self.batches.extend(segment, run)
+            self.batches.extend(segment, run if entries is sealed.entries else run.behind(entries))
         return True
 
 
 class Replay:
     """Applies whole units to `contents`; problems are sentences, not exceptions."""
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: Horizon | None = None) -> None:
         self.contents = Contents()
+        if horizon is not None:
+            self.contents.let_go(horizon)
         self.problems: list[str] = []
         self.commit_index = Index(0)
         self.commit_chain = GENESIS
@@ -122,6 +180,18 @@ class Replay:
     @property
     def _last_index(self) -> Index:
         return self.contents.entries.last_index
+
+    def pass_over(self, packed: Packed, behind: SegmentHeader) -> None:
+        """The next segments are packed; what follows them says where the log stood."""
+        contents = self.contents
+        if not packed.is_empty:
+            contents.truncate(packed.first)
+        contents.truncate(Index(behind.last_index + 1))
+        if behind.last_index > self._last_index:
+            contents.entries.skip_to(behind.last_index, packed.sequence, 0)
+        contents.gone.add(packed.sequence)
+        self._last_chain = behind.last_chain
+        self._after_gap = False
 
     def gap(self) -> None:
         """Units are missing here. What was not committed may have been truncated in them."""
@@ -157,14 +227,17 @@ class Replay:
             self.commit_chain = header.commit_chain
 
     def _truncate(self, start: Index, number: int) -> None:
-        if start <= max(self.commit_index, self.contents.base.index):
+        contents = self.contents
+        if start <= (contents.base.index if contents.horizon is None else 0) or (
+            start <= self.commit_index
+        ):
             self.problems.append(
                 f"unit {number} truncates from {start}, but {self.commit_index} is committed"
             )
             return
         self.voided.note_truncate(start)
-        if start <= self.contents.entries.last_index:
-            self.contents.truncate(start)
+        if start <= contents.entries.last_index:
+            contents.truncate(start)
             # The chain of the entry before is not at hand; the header states it.
             self._last_chain = None
 
@@ -174,6 +247,10 @@ class Replay:
         fields = HEADER.unpack_from(record.data)
         index, term = Index(fields[5]), Term(fields[6])
         entries = self.contents.entries
+        if index <= self.contents.base.index and self.contents.horizon is not None:
+            self._last_chain = fields[10]
+            self._after_gap = False
+            return
         if index != entries.last_index + 1:
             if not self._after_gap:
                 self.problems.append(
@@ -191,6 +268,9 @@ class Replay:
         """The header's end of the log against the recomputed one; behind a gap the header is right."""
         entries = self.contents.entries
         last = entries.last_index
+        if self.contents.horizon is not None and header.last_index <= self.contents.base.index:
+            self._last_chain = header.last_chain
+            return
         chain = header.last_chain if self._last_chain is None else self._last_chain
         self._last_chain = header.last_chain
         recomputed = (last, entries.term(last), chain)

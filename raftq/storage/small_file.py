@@ -10,6 +10,7 @@ checksum = xxh3_64(bytes 0..16 | payload). Saved by: write to a temporary name, 
 of the directory. Whatever happens in between, the old content or the new one is found.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -77,6 +78,42 @@ def save(disk: Disk, path: str, payload: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(directory)
+
+
+def save_later(
+    disk: Disk, path: str, payload: bytes, done: Callable[[OSError | None], None]
+) -> None:
+    """The same without waiting for the disk, but for the name; `done` is called once, at last.
+
+    Two of one path must not be on their way at once.
+    """
+    assert len(payload) <= MAX_PAYLOAD_BYTES
+    directory, temporary = directory_of(path), path + TEMPORARY
+    try:
+        if temporary.rpartition("/")[2] in disk.names(directory):
+            disk.remove(temporary)
+        file = disk.open(temporary, create=True)
+    except OSError as error:
+        done(error)
+        return
+
+    def synced(error: OSError | None) -> None:
+        file.close()
+        if error is None:
+            try:
+                disk.rename(temporary, path)
+                disk.sync_directory(directory)
+            except OSError as problem:
+                error = problem
+        done(error)
+
+    try:
+        file.write(0, (encode(payload),))
+    except OSError as error:
+        file.close()
+        done(error)
+        return
+    file.sync(synced)
 
 
 def load(disk: Disk, path: str) -> bytes | None:

@@ -21,10 +21,11 @@ unit and its header may be unsynced, and lost, while a unit behind them is not. 
 of M decides, as everywhere; units in it that repeat a number of the log contradict it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from raftq.storage.horizon import Packed
 from raftq.storage.index_file import SealedIndex
 from raftq.storage.segment import (
     AMNESIAC,
@@ -49,12 +50,16 @@ class Condition(Enum):
 
 
 class Stretch(NamedTuple):
-    """The live part of one segment. `stop` None: up to the end of the file."""
+    """The live part of one segment. `stop` None: up to the end of the file.
+
+    `after`: the packed segments that lay before it, if any.
+    """
 
     sequence: int
     readable: Readable
     header: SegmentHeader | None
     stop: int | None
+    after: Packed | None = None
 
 
 class Layout(NamedTuple):
@@ -67,8 +72,15 @@ class Layout(NamedTuple):
     incarnation: int
 
 
-def lay_out(files: Mapping[int, Readable], incarnation: int | None) -> Layout:
+def lay_out(
+    files: Mapping[int, Readable], incarnation: int | None, packed: Sequence[Packed] = ()
+) -> Layout:
     """The live list of the segments given by sequence; None takes the newest's incarnation."""
+    gone = {item.sequence: item for item in packed}
+
+    def older(than: int) -> int:
+        return max((s for s in (*files, *gone) if s < than), default=0)
+
     headers: dict[int, SegmentHeader] = {}
     for sequence in sorted(files, reverse=True):
         header = read_segment_header(files[sequence], sequence=sequence, incarnation=incarnation)
@@ -80,16 +92,21 @@ def lay_out(files: Mapping[int, Readable], incarnation: int | None) -> Layout:
     stretches: list[Stretch] = []
     sequence, stop = newest, None
     while sequence:
+        if sequence in gone and stretches:
+            item = gone[sequence]
+            stretches[-1] = stretches[-1]._replace(after=item)
+            sequence, stop = item.continues_segment, item.continues_position
+            continue
         if sequence not in files:
             problems.append(f"segment {sequence} is missing")
-            sequence, stop = max((s for s in files if s < sequence), default=0), None
+            sequence, stop = older(sequence), None
             continue
         header = headers.get(sequence)
         stretches.append(Stretch(sequence, files[sequence], header, stop))
         if header is None:
             # Where it continues is not known: the next older one is tried, the links will tell.
             problems.append(f"the header of segment {sequence} is invalid")
-            sequence, stop = max((s for s in files if s < sequence), default=0), None
+            sequence, stop = older(sequence), None
             continue
         assert header.continues_segment < sequence, "a segment continues an older one"
         sequence, stop = header.continues_segment, header.continues_position
@@ -127,6 +144,10 @@ class Log(Protocol):
         """Units are missing here that were synced; the next accepted unit bounds them."""
         ...
 
+    def pass_over(self, packed: Packed, behind: SegmentHeader) -> None:
+        """Segments come next that are packed; `behind` is the header of the one after them."""
+        ...
+
 
 class Indexes(Protocol):
     """The index files beside the segments."""
@@ -159,6 +180,8 @@ class Walk:
         self.amnesia: list[str] = []
         self.clean: set[int] = set()
         """Segments in which everything is a whole unit of the log."""
+        self._is_past_packed = False
+        """No synced unit was taken since segments were passed over: term and vote are not known."""
         self._log = log
         self._boot = boot
         self._indexes = indexes
@@ -181,6 +204,8 @@ class Walk:
         for stretch in self.layout.stretches:
             if stretch.header is not None:
                 self._mark(stretch.header.number)
+                if stretch.after is not None:
+                    self._pass_over(stretch.after, stretch.header)
             self._log.begin_segment()
             if self._take_sealed(stretch):
                 continue
@@ -199,6 +224,25 @@ class Walk:
                 self.problems.append(f"the header of segment {stretch.sequence} is invalid")
         self._finish()
 
+    def _pass_over(self, packed: Packed, behind: SegmentHeader) -> None:
+        """That the next segment exists proves all before it; its header says where it goes on."""
+        if self._behind is not None:
+            self._note_damage(behind.number)
+            self._behind = None
+            self._log.gap()
+        assert not self.tail, "everything up to a segment's header is synced"
+        self._log.pass_over(packed, behind)
+        self.last = _stand_in(behind)
+        self.durable = (packed.sequence, self.last)
+        self._is_past_packed = True
+
+    def _note_damage(self, last: int) -> None:
+        sequence, position = self._break_at
+        self.problems.append(
+            f"units {self._last_number + 1} to {last} are damaged or missing, "
+            f"from segment {sequence}, position {position}"
+        )
+
     def _take_sealed(self, stretch: Stretch) -> bool:
         """Take the segment by its index, if it has one that joins what was taken before."""
         header = stretch.header
@@ -213,6 +257,7 @@ class Walk:
             return False
         self._log.accept_sealed(stretch.sequence, sealed)
         self.last = sealed.last
+        self._is_past_packed = False
         self.durable = (stretch.sequence, sealed.last)
         self.marked = max(self.marked, sealed.last.number)
         self._position = (stretch.sequence, sealed.last.end)
@@ -264,6 +309,7 @@ class Walk:
 
     def _accept(self, stretch: Stretch, header: UnitHeader, body: bytes) -> None:
         self.durable = (stretch.sequence, header)
+        self._is_past_packed = False
         self._log.accept(stretch.sequence, header, body)
 
     def _mark(self, number: int) -> None:
@@ -293,11 +339,7 @@ class Walk:
         if place is None:
             return
         bound = behind[place]
-        sequence, position = self._break_at
-        self.problems.append(
-            f"units {self._last_number + 1} to {bound.header.number - 1} are damaged or missing, "
-            f"from segment {sequence}, position {position}"
-        )
+        self._note_damage(bound.header.number - 1)
         self._behind = None
         self._log.gap()
         self._take(bound.stretch, bound.header, body_of(bound.stretch, bound.header))
@@ -310,6 +352,8 @@ class Walk:
         return 0 if self.last is None else self.last.number
 
     def _finish(self) -> None:
+        if self._is_past_packed:
+            self.amnesia.append("no synced unit is left behind the packed segments")
         if self.marked > self._last_number:
             self.amnesia.append(
                 f"units {self._last_number + 1} to {self.marked} were synced and are gone"
@@ -329,6 +373,19 @@ class Walk:
                 f"unit {self._last_number + 1} is invalid, valid ones follow, and the machine has "
                 "not stopped since they were written"
             )
+
+
+def _stand_in(header: SegmentHeader) -> UnitHeader:
+    """For the last unit before a segment, as far as units are linked to it."""
+    nothing = UnitHeader._make([0] * len(UnitHeader._fields))
+    return nothing._replace(
+        number=header.number,
+        checksum=header.previous,
+        write_seq=header.write_seq,
+        last_index=header.last_index,
+        last_term=header.last_term,
+        last_chain=header.last_chain,
+    )
 
 
 def body_of(stretch: Stretch, header: UnitHeader) -> bytes:

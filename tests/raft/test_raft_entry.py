@@ -17,8 +17,10 @@ from raftq.raft.entry import (
     Command,
     build,
     commands,
+    is_whole,
     parse,
     verify,
+    without_bodies,
 )
 
 ITEMS = st.lists(
@@ -86,16 +88,44 @@ def test_any_flipped_bit_is_found(items, position, bit):
 
 def test_replaced_body_still_verifies():
     """A body may give way to its digest; the chain does not change."""
-    items = [Command(b"\x01a", b"body one"), Command(b"\x02b", b"body two")]
-    entry = make(items)
-    whole = bytearray(b"".join(entry.vectors)[: -len(b"body two")])
-    del whole[-len(b"body one") :]
-    whole += xxh(b"body one") + b"body two"
+    one, two = b"body one " * 3, b"body two"
+    entry = make([Command(b"\x01a", one), Command(b"\x02b", two)])
+    whole = bytearray(b"".join(entry.vectors)[: -len(two)])
+    del whole[-len(one) :]
+    whole += xxh(one) + two
     pack_into("<II", whole, ENTRY_HEADER_BYTES, 2 | BODY_IS_DIGEST, 16)
     pack_into("<I", whole, 0, len(whole))
+    assert not verify(parse(memoryview(whole)), GENESIS), "it must say that it is not whole"
+    whole[7] = 1
     read = parse(memoryview(whole))
     assert verify(read, GENESIS)
     assert read.chain == entry.chain
+    assert not is_whole(read)
+    assert is_whole(entry)
+    made = without_bodies(entry, lambda header: header == b"\x01a")
+    assert b"".join(made.vectors) == bytes(whole)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(items=ITEMS, dead=st.sets(st.integers(0, 70)), dead_later=st.sets(st.integers(0, 70)))
+def test_bodies_go_in_any_order_and_the_chain_stays(items, dead, dead_later):
+    def dies(numbers):
+        it = iter(range(len(items)))
+        longer = [n for n, (_, body) in zip(it, items, strict=False) if len(body) > 16]
+        return lambda _: longer.pop(0) in numbers if longer else False
+
+    entry = make(items)
+    once = without_bodies(entry, dies(dead))
+    assert verify(once, GENESIS)
+    kept = {n for n, (_, body) in enumerate(items) if len(body) > 16 and n in dead}
+    assert is_whole(once) == (not kept)
+    for number, (old, new) in enumerate(zip(commands(entry), commands(once), strict=True)):
+        assert new.header == old.header
+        assert bytes(new.body) == (xxh(old.body) if number in kept else bytes(old.body))
+    again = without_bodies(once, lambda _: bool(dead_later))
+    assert verify(again, GENESIS)
+    assert again.chain == entry.chain
+    assert parse(memoryview(b"".join(again.vectors)))[:5] == entry[:5]
 
 
 @pytest.mark.parametrize("cut", [0, 3, ENTRY_HEADER_BYTES - 1, ENTRY_HEADER_BYTES + 3, -1])

@@ -13,11 +13,13 @@ from storage_world import INCARNATION, MEMBERS, VirtualTime, World, Writer, publ
 
 from raftq import batch
 from raftq.errors import Corrupted
-from raftq.raft.entry import GENESIS, Command, build
+from raftq.ids import Index
+from raftq.raft.entry import GENESIS, Command, build, without_bodies
 from raftq.raft.membership import Membership
 from raftq.raft.ready import SnapshotMeta
-from raftq.storage import patch, small_file
+from raftq.storage import horizon, patch, small_file
 from raftq.storage.group_log import Sizes
+from raftq.storage.horizon import Packed
 from raftq.storage.segment import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_MAGIC,
@@ -314,3 +316,25 @@ def test_records_that_do_not_add_up_are_corrupted():
     for body in (b"\x07", encode_truncate(1)[:-1], b"\x02" + encode_truncate(1)[1:], bytes(16)):
         with pytest.raises(Corrupted):
             list(records(memoryview(body)))
+
+
+def test_the_bytes_of_a_horizon():
+    items = (Packed(7, 3, 4_096, Index(20), Index(90)), Packed(12, 9, 512, Index(2), Index(1)))
+    made = horizon.Horizon(META, Index(300), items)
+    data = horizon.encode(made)
+    golden("horizon.hex", data)
+    assert horizon.decode(data) == made
+
+
+def test_the_bytes_of_a_patch_without_bodies():
+    writer = Writer()
+    writer.write([[Command(b"header", b"a longer body %d" % n)] for n in range(4)])
+    entries = [without_bodies(entry, lambda _: True) for entry in writer.entries[1:4]]
+    made = patch.Patch(writer.chain_at(1), tuple(entries))
+    data = b"".join(map(bytes, patch.encode(made, INCARNATION)))
+    golden("patch_without_bodies.hex", data)
+    world = World(1)
+    file = world.disk.open("patch", create=True)
+    file.write(0, [data])
+    found = patch.read(file, incarnation=INCARNATION)
+    assert [entry.chain for entry in found.entries] == [e.chain for e in writer.entries[1:4]]

@@ -6,7 +6,8 @@ from test_storage_safety import find_unit
 
 from raftq.raft.ready import SnapshotMeta
 from raftq.storage.group_log import Condition, Sizes
-from raftq.storage.reader import entries_in, open_directory, read_replica, units_in
+from raftq.storage.offline import open_directory
+from raftq.storage.reader import entries_in, read_replica, units_in
 from raftq.storage.unit import UNIT_HEADER_BYTES
 
 SMALL = Sizes(2_048, 4_096, 0)

@@ -26,6 +26,7 @@ from raftq.storage.faults import Faults
 from raftq.storage.group_log import Condition
 from raftq.storage.patch import Patch, patch_name
 from raftq.storage.reader import read_replica
+from raftq.storage.suffix import suffix
 
 
 @pytest.mark.parametrize("keep_indexes", [False, True])
@@ -268,21 +269,21 @@ def test_a_suffix_for_a_peer_ends_where_it_was_asked_to_and_is_bounded():
     world = make()
     log = world.open()
     one = world.writer.entries[0].size
-    assert [entry.index for entry in log.suffix(2, 9, 3 * one + 10).entries] == [7, 8, 9]
-    assert [entry.index for entry in log.suffix(8, 9, 1 << 20).entries] == [8, 9]
-    assert [entry.index for entry in log.suffix(2, 9, 1).entries] == [9]
-    assert log.suffix(2, 9, 1).previous_chain == world.writer.chain_at(8)
-    assert log.suffix(2, 99, 1 << 20) is None
+    assert [entry.index for entry in suffix(log, 2, 9, 3 * one + 10).entries] == [7, 8, 9]
+    assert [entry.index for entry in suffix(log, 8, 9, 1 << 20).entries] == [8, 9]
+    assert [entry.index for entry in suffix(log, 2, 9, 1).entries] == [9]
+    assert suffix(log, 2, 9, 1).previous_chain == world.writer.chain_at(8)
+    assert suffix(log, 2, 99, 1 << 20) is None
 
 
 def test_a_suffix_for_a_peer_stops_at_what_is_lost_here():
     world = open_with_hole()
     first, last = world.log.holes[0]
-    assert world.log.suffix(1, last, 1 << 20) is None
-    found = world.log.suffix(1, last + 2, 1 << 20)
+    assert suffix(world.log, 1, last, 1 << 20) is None
+    found = suffix(world.log, 1, last + 2, 1 << 20)
     assert [entry.index for entry in found.entries] == [last + 1, last + 2]
     assert found.previous_chain == b""
-    assert world.log.suffix(1, first - 1, 1 << 20).entries[-1].index == first - 1
+    assert suffix(world.log, 1, first - 1, 1 << 20).entries[-1].index == first - 1
 
 
 def test_what_rots_before_a_peer_asks_is_not_given_to_it():
@@ -290,7 +291,7 @@ def test_what_rots_before_a_peer_asks_is_not_given_to_it():
     world.open()
     path = world.segments()[0]
     flip_body(world, path, units_of(world, path)[-1])
-    found = world.log.suffix(1, 9, 1 << 20)
+    found = suffix(world.log, 1, 9, 1 << 20)
     assert [hole.last for hole in world.log.holes] == [found.entries[0].index - 1]
     assert found.previous_chain == b""
 
