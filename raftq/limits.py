@@ -179,6 +179,11 @@ MAX_ACK_RANGES = 10_000
 MAX_DELIVERY_LIMIT = 1_000
 MAX_REASON_BYTES = 1 * KIB
 MAX_WAIT_MICROS = 3_600 * SECOND
+RETENTION_MICROS_MAX = 10 * 365 * 24 * 3_600 * SECOND
+"""Upper end of what a queue may be told to keep messages for, settled ones or all."""
+
+AUDIT_BYTES_PER_PARTITION = 1024 * MIB
+"""Of what is settled no more than this is kept for audits, however young it is."""
 
 # --- Bootstrap ---------------------------------------------------------------------------------
 

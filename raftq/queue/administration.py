@@ -27,7 +27,6 @@ from raftq.queue.commands import (
     Unsubscribe,
 )
 from raftq.queue.config import DEFAULT_SUBSCRIPTION
-from raftq.queue.dead_letters import DeadSpan
 from raftq.queue.partition import Partition
 from raftq.queue.replies import (
     Configured,
@@ -61,16 +60,14 @@ def configure(state: State, _: Meta, command: Configure) -> Applied:
     if partition is None:
         partition = Partition(queue, number, version, config)
         partition.sealed = sealed
-        partition.add(Subscription(queue, DEFAULT_SUBSCRIPTION, 0))
+        partition.begin(Subscription(queue, DEFAULT_SUBSCRIPTION, 0))
         state.open_partition(partition)
     elif version > partition.version:
         left = _messages_left(partition)
         if sealed and left:
             return Applied(_not_empty(partition, left))
         state.touch(partition)
-        partition.version = version
-        partition.config = config
-        partition.sealed = sealed
+        partition.configure(version, config, sealed=sealed)
     return Applied(Configured(partition.version))
 
 
@@ -121,7 +118,7 @@ def subscribe(state: State, _: Meta, command: Subscribe) -> Applied:
         return Applied(Subscribed(known.start))
     if len(partition.subscriptions) >= MAX_SUBSCRIPTIONS:
         return Applied(InvalidArgument(f"a queue has at most {MAX_SUBSCRIPTIONS} subscriptions"))
-    first, next_offset = partition.first_offset, partition.next_offset
+    first, next_offset = partition.earliest, partition.next_offset
     if start == EARLIEST:
         start = first
     elif start == LATEST:
@@ -134,8 +131,11 @@ def subscribe(state: State, _: Meta, command: Subscribe) -> Applied:
                 f"{next_offset}, a subscription cannot start at {start}"
             )
         )
+    full = _too_full(partition, *partition.would_count(start))
+    if full is not None:
+        return Applied(full)
     state.touch(partition)
-    partition.add(Subscription(command.queue, name, start))
+    partition.begin(Subscription(command.queue, name, start))
     return Applied(Subscribed(start), partition.subscriptions[name].available)
 
 
@@ -208,17 +208,11 @@ def purge(state: State, _: Meta, command: Purge) -> Applied:
         return Applied(found)
     partition, subscription = found
     state.touch(partition)
-    gone = [(span.start, span.stop) for span in subscription.waiting]
-    gone += [(span.start, span.stop) for _, span in subscription.delayed]
-    if subscription.next_new < partition.next_offset:
-        gone.append((subscription.next_new, partition.next_offset))
-    subscription.waiting.clear()
-    subscription.delayed.clear()
-    subscription.waiting_messages = subscription.delayed_messages = 0
-    subscription.next_new = partition.next_offset
-    for start, stop in sorted(gone):
-        partition.finish(subscription, start, stop)
-    return _discarded(partition, subscription, PURGED, sum(stop - start for start, stop in gone))
+    gone = subscription.withdraw_below(partition.next_offset)
+    for start, stop in gone:
+        partition.discard(subscription, start, stop, PURGED)
+    partition.trim()
+    return Applied(Purged(sum(stop - start for start, stop in gone)))
 
 
 def purge_dead(state: State, _: Meta, command: PurgeDead) -> Applied:
@@ -229,17 +223,10 @@ def purge_dead(state: State, _: Meta, command: PurgeDead) -> Applied:
     state.touch(partition)
     dead = subscription.dead.chosen("", (), 0)
     subscription.dead.remove(dead)
-    count = sum(span.stop - span.start for span in dead)
-    return _discarded(partition, subscription, PURGED_DEAD, count)
-
-
-def _discarded(
-    partition: Partition, subscription: Subscription, reason: str, count: int
-) -> Applied:
-    if count:
-        subscription.discarded[reason] = subscription.discarded.get(reason, 0) + count
+    for span in dead:
+        subscription.note_discarded(span.start, span.stop, PURGED_DEAD)
     partition.trim()
-    return Applied(Purged(count))
+    return Applied(Purged(sum(span.stop - span.start for span in dead)))
 
 
 def redrive(state: State, _: Meta, command: Redrive) -> Applied:
@@ -254,7 +241,9 @@ def redrive(state: State, _: Meta, command: Redrive) -> Applied:
     reply = Redriven(sum(stop - start for start, stop in ranges), ranges)
     if command.dry_run or not chosen:
         return Applied(reply)
-    full = _too_full(partition, subscription, chosen)
+    counts = [partition.not_counted(subscription, span.start, span.stop) for span in chosen]
+    more = sum(count for count, _ in counts), sum(size for _, size in counts)
+    full = _too_full(partition, *more)
     if full is not None:
         return Applied(full)
     state.touch(partition)
@@ -266,17 +255,16 @@ def redrive(state: State, _: Meta, command: Redrive) -> Applied:
     return Applied(reply, subscription.available)
 
 
-def _too_full(
-    partition: Partition, subscription: Subscription, chosen: list[DeadSpan]
-) -> QueueFull | None:
-    counts = [partition.not_counted(subscription, span.start, span.stop) for span in chosen]
-    messages = partition.messages + sum(count for count, _ in counts)
-    message_bytes = partition.message_bytes + sum(size for _, size in counts)
+def _too_full(partition: Partition, more: int, more_bytes: int) -> QueueFull | None:
+    """Why so many messages that are here, but do not count, cannot become ready."""
+    messages, message_bytes = partition.messages + more, partition.message_bytes + more_bytes
     messages_max = partition.config.messages_share(partition.number)
     bytes_max = partition.config.bytes_share(partition.number)
-    if (messages_max and messages > messages_max) or (bytes_max and message_bytes > bytes_max):
+    over = (messages_max and messages > messages_max) or (bytes_max and message_bytes > bytes_max)
+    if over and more:
         return QueueFull(
-            f"queue {partition.queue}, partition {partition.number} has no room for what would be "
-            "redriven; redrive less at a time, consume, or raise the limit"
+            f"queue {partition.queue}, partition {partition.number} has no room for {more} messages "
+            "that would become ready again; take fewer at a time or begin later, consume, or raise "
+            "the limit"
         )
     return None

@@ -32,6 +32,16 @@ All little-endian. Every header begins with its kind and the format version. PUB
     ATTACH         kind, version, two zeros | attachment u32 | session u64 | last delivery seen u64
     RELEASE        kind, version, goodbye u8, zero | attachment u32 | session u64
     OPEN_PRODUCER  kind, version, two zeros | queue u32 | partition u32 | epoch u32 | producer u64 | opener u64
+    EXPIRE         kind, version, two zeros | count u32 | bounds
+      a bound:     queue u32 | partition u32 | offset u64
+
+The one that stays as the summary of what is gone:
+
+    RELEASE_HISTORY  kind, version, names u16, count u32 | after u64 | chain there (16 bytes)
+                     | through u64 | chain there (16 bytes) | ranges | outcomes | names
+      a range:       queue u32 | partition u32 | before u64 | offset u64 | outcomes u32
+      an outcome:    subscription (a name) u32 | outcome (a name) u32 | messages u64
+      the outcomes are those of the first range, then those of the second, and so on
 """
 
 from struct import Struct
@@ -53,6 +63,8 @@ EXTEND: Final = 14
 PURGE: Final = 15
 REDRIVE: Final = 16
 PURGE_DEAD: Final = 17
+RELEASE_HISTORY: Final = 18
+EXPIRE: Final = 19
 
 SHORT_STRUCT: Final = Struct("<BB6x")
 BY_STRUCT: Final = Struct("<BBHIQI4xQQ")
@@ -70,3 +82,8 @@ DROP_STRUCT: Final = Struct("<BBBxII")
 ATTACH_STRUCT: Final = Struct("<BB2xIQQ")
 RELEASE_STRUCT: Final = Struct("<BBBxIQ")
 OPEN_PRODUCER_STRUCT: Final = Struct("<BB2xIIIQQ")
+RELEASE_HISTORY_STRUCT: Final = Struct("<BBHIQ16sQ16s")
+RELEASED_STRUCT: Final = Struct("<IIQQI")
+OUTCOME_STRUCT: Final = Struct("<IIQ")
+EXPIRE_STRUCT: Final = Struct("<BB2xI")
+BOUND_STRUCT: Final = Struct("<IIQ")

@@ -10,15 +10,16 @@ Rules:
    otherwise read every command twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, only named like a module.
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from raftq.errors import InvalidArgument, ProtocolError, UnsupportedVersion
-from raftq.ids import Partition, ProducerId, QueueId, SessionId
+from raftq.ids import Index, Offset, Partition, ProducerId, QueueId, SessionId
 from raftq.limits import (
     DELAY_MICROS_MAX,
     FORMAT_VERSION,
@@ -30,17 +31,19 @@ from raftq.limits import (
     MAX_RECEIVE_MESSAGES,
     VISIBILITY_MICROS_MAX,
 )
+from raftq.machine import Bound
 from raftq.queue import command_layout as layout
 from raftq.queue import commands
 from raftq.queue.commands import By, Command, Item, Taker
 from raftq.queue.config import DEFAULT_SUBSCRIPTION, QueueConfig, check_subscription_name
+from raftq.queue.retention_commands import Expire, Outcome, ReleasedRange, ReleaseHistory
 
 _ConfigMap = dict[str, int | bool | str]
 OFFSET_MAX: Final = 1 << 62
 """No partition grows this long; offsets above it are lies, and sums with them stay in 64 bits."""
 
 
-def _unpack(fields: Struct, header: bytes, position: int = 0) -> tuple[int, ...]:
+def _unpack(fields: Struct, header: bytes, position: int = 0) -> tuple[Any, ...]:
     try:
         return fields.unpack_from(header, position)
     except StructError as error:
@@ -284,6 +287,55 @@ def _read_open_producer(header: bytes) -> commands.OpenProducer:
     )
 
 
+def _read_release_history(header: bytes) -> ReleaseHistory:
+    head = layout.RELEASE_HISTORY_STRUCT
+    _, _, name_count, count, after, chain_after, through, chain = _unpack(head, header)
+    outcomes_at = head.size + count * layout.RELEASED_STRUCT.size
+    if outcomes_at > len(header):
+        raise ProtocolError(f"a release claims {count} ranges in {len(header)} bytes")
+    rows = list(layout.RELEASED_STRUCT.iter_unpack(header[head.size : outcomes_at]))
+    end = outcomes_at + sum([row[4] for row in rows]) * layout.OUTCOME_STRUCT.size
+    if end > len(header):
+        raise ProtocolError(f"a release claims more outcomes than there are in {len(header)} bytes")
+    names, after_names = _names(header, end, name_count)
+    _end(header, after_names)
+    found = layout.OUTCOME_STRUCT.iter_unpack(header[outcomes_at:end])
+    ranges = []
+    for queue, partition, before, offset, outcome_count in rows:
+        numbered = list(islice(found, outcome_count))
+        if any(
+            subscription >= len(names) or name >= len(names) for subscription, name, _ in numbered
+        ):
+            raise InvalidArgument("an outcome of a release has no name")
+        outcomes = [Outcome(names[row[0]], names[row[1]], row[2]) for row in numbered]
+        where = (QueueId(queue), Partition(partition), Offset(before), Offset(offset))
+        ranges.append(ReleasedRange(*where, tuple(outcomes)))
+    _ascending([(row.queue, row.partition, row.offset) for row in ranges])
+    return ReleaseHistory(Index(after), chain_after, Index(through), chain, tuple(ranges))
+
+
+def _read_expire(header: bytes) -> Expire:
+    _, _, count = _unpack(layout.EXPIRE_STRUCT, header)
+    if len(header) != layout.EXPIRE_STRUCT.size + count * layout.BOUND_STRUCT.size:
+        raise ProtocolError(f"an expiry claims {count} bounds in {len(header)} bytes")
+    rows = layout.BOUND_STRUCT.iter_unpack(header[layout.EXPIRE_STRUCT.size :])
+    bounds = tuple(
+        Bound(QueueId(queue), Partition(partition), Offset(offset))
+        for queue, partition, offset in rows
+    )
+    _ascending(bounds)
+    return Expire(bounds)
+
+
+def _ascending(bounds: Sequence[tuple[int, int, int]]) -> None:
+    """Each partition once, in one order: the same content has the same bytes."""
+    places = [bound[:2] for bound in bounds]
+    if any(first >= second for first, second in pairwise(places)):
+        raise InvalidArgument("partitions are named once each, ascending")
+    if any(bound[2] > OFFSET_MAX for bound in bounds):
+        raise InvalidArgument(f"an offset is at most {OFFSET_MAX}")
+
+
 _READERS: Final[dict[int, Callable[[bytes], Command]]] = {
     layout.TICK: _read_tick,
     layout.CONFIGURE: _read_configure,
@@ -301,6 +353,8 @@ _READERS: Final[dict[int, Callable[[bytes], Command]]] = {
     layout.PURGE: _on_one(commands.Purge),
     layout.REDRIVE: _read_redrive,
     layout.PURGE_DEAD: _on_one(commands.PurgeDead),
+    layout.RELEASE_HISTORY: _read_release_history,
+    layout.EXPIRE: _read_expire,
 }
 
 _SHAPES: Final[dict[int, Callable[[bytes], object]]] = {

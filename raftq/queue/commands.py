@@ -6,8 +6,6 @@ in `command_reader`.
 """
 
 from collections.abc import Iterable
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is a class, only named like a module.
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,7 +14,9 @@ from raftq.errors import InvalidArgument
 from raftq.ids import Partition, ProducerId, QueueId, SessionId
 from raftq.limits import FORMAT_VERSION, MAX_REASON_BYTES, MAX_RECEIVE_BYTES
 from raftq.queue import command_layout as layout
+from raftq.queue.command_packing import Names, packed
 from raftq.queue.config import DEFAULT_SUBSCRIPTION, QueueConfig
+from raftq.queue.retention_commands import Expire, ReleaseHistory
 
 NO_SESSION: Final = SessionId(0)
 """Stands for "not retry-safe" in commands that an operator repeats by hand. Never in a receive."""
@@ -205,43 +205,9 @@ Command = (
     | Purge
     | PurgeDead
     | Redrive
+    | ReleaseHistory
+    | Expire
 )
-
-
-def _packed(fields: Struct, *values: int) -> bytes:
-    try:
-        packed: bytes = fields.pack(*values)
-    except StructError as error:
-        raise InvalidArgument(f"a number does not fit its field in a command: {error}") from error
-    return packed
-
-
-class _Names:
-    """The texts of one command, in the order of their first use."""
-
-    __slots__ = ("_numbers", "_parts")
-
-    def __init__(self) -> None:
-        self._numbers = {DEFAULT_SUBSCRIPTION: 0}
-        self._parts: list[bytes] = []
-
-    def number(self, name: str) -> int:
-        known = self._numbers.get(name)
-        return self.add(name) if known is None else known
-
-    def add(self, name: str) -> int:
-        encoded = name.encode()
-        if len(encoded) > 255:
-            raise InvalidArgument(f"a name has at most 255 bytes, {name[:40]!r}... has more")
-        self._parts += (bytes((len(encoded),)), encoded)
-        number = self._numbers[name] = len(self)
-        return number
-
-    def __len__(self) -> int:
-        return len(self._parts) // 2
-
-    def encoded(self) -> bytes:
-        return b"".join(self._parts)
 
 
 def encode_tick() -> bytes:
@@ -256,14 +222,14 @@ def encode_configure(
     *,
     sealed: bool = False,
 ) -> bytes:
-    head = _packed(
+    head = packed(
         layout.CONFIGURE_STRUCT, layout.CONFIGURE, FORMAT_VERSION, sealed, queue, partition, version
     )
     return head + msgspec.json.encode(config.to_map())
 
 
 def encode_drop(queue: QueueId, partition: Partition, *, force: bool) -> bytes:
-    return _packed(layout.DROP_STRUCT, layout.DROP, FORMAT_VERSION, force, queue, partition)
+    return packed(layout.DROP_STRUCT, layout.DROP, FORMAT_VERSION, force, queue, partition)
 
 
 def encode_open_session() -> bytes:
@@ -271,13 +237,13 @@ def encode_open_session() -> bytes:
 
 
 def encode_attach(session: SessionId, attachment: int, last_delivery: int) -> bytes:
-    return _packed(
+    return packed(
         layout.ATTACH_STRUCT, layout.ATTACH, FORMAT_VERSION, attachment, session, last_delivery
     )
 
 
 def encode_release(session: SessionId, attachment: int, *, goodbye: bool) -> bytes:
-    return _packed(
+    return packed(
         layout.RELEASE_STRUCT, layout.RELEASE, FORMAT_VERSION, goodbye, attachment, session
     )
 
@@ -286,16 +252,16 @@ def encode_open_producer(
     queue: QueueId, partition: Partition, producer: ProducerId, *, epoch: int, opener: int
 ) -> bytes:
     values = (queue, partition, epoch, producer, opener)
-    return _packed(layout.OPEN_PRODUCER_STRUCT, layout.OPEN_PRODUCER, FORMAT_VERSION, *values)
+    return packed(layout.OPEN_PRODUCER_STRUCT, layout.OPEN_PRODUCER, FORMAT_VERSION, *values)
 
 
 def encode_deliver(takers: Iterable[Taker]) -> bytes:
-    names = _Names()
+    names = Names()
     rows, partitions, count = [], [], 0
     for taker in takers:
         count += 1
         rows.append(
-            _packed(
+            packed(
                 layout.TAKER_STRUCT,
                 taker.session,
                 taker.attachment,
@@ -310,21 +276,21 @@ def encode_deliver(takers: Iterable[Taker]) -> bytes:
             )
         )
         partitions += [partition.to_bytes(4, "little") for partition in taker.partitions]
-    head = _packed(layout.DELIVER_STRUCT, layout.DELIVER, FORMAT_VERSION, len(names), count)
+    head = packed(layout.DELIVER_STRUCT, layout.DELIVER, FORMAT_VERSION, len(names), count)
     return b"".join((head, *rows, *partitions, names.encoded()))
 
 
 def _by(kind: int, by: By, names: int, count: int = 0) -> bytes:
     session, attachment, number, wanted = by
-    return _packed(
+    return packed(
         layout.BY_STRUCT, kind, FORMAT_VERSION, names, count, session, attachment, number, wanted
     )
 
 
 def _ranges(kind: int, by: By, extra: bytes, items: Iterable[Item], reason: bytes = b"") -> bytes:
-    names = _Names()
+    names = Names()
     rows = [
-        _packed(layout.ITEM_STRUCT, queue, partition, names.number(name), delivery, start, stop)
+        packed(layout.ITEM_STRUCT, queue, partition, names.number(name), delivery, start, stop)
         for queue, partition, name, delivery, start, stop in items
     ]
     head = _by(kind, by, len(names), len(rows))
@@ -351,7 +317,7 @@ def encode_nack(
 ) -> bytes:
     """`count=False` spares the delivery limit; `reject` makes dead letters at once."""
     text = reason.encode(errors="replace")[:MAX_REASON_BYTES]
-    extra = _packed(layout.NACK_STRUCT, delay_us, count | reject << 1, len(text))
+    extra = packed(layout.NACK_STRUCT, delay_us, count | reject << 1, len(text))
     return _ranges(layout.NACK, By(session, attachment, number, wanted), extra, items, text)
 
 
@@ -364,12 +330,12 @@ def encode_extend(
     *,
     visibility_us: int,
 ) -> bytes:
-    extra = _packed(layout.EXTEND_STRUCT, visibility_us)
+    extra = packed(layout.EXTEND_STRUCT, visibility_us)
     return _ranges(layout.EXTEND, By(session, attachment, number, wanted), extra, items)
 
 
 def _named(kind: int, by: By, body: bytes, *texts: str) -> bytes:
-    names = _Names()
+    names = Names()
     for text in texts:
         names.add(text)
     return b"".join((_by(kind, by, len(names)), body, names.encoded()))
@@ -391,7 +357,7 @@ def encode_subscribe(
     if isinstance(start, str) and start not in origins:
         raise InvalidArgument(f"a subscription starts at earliest, latest or an offset: {start!r}")
     origin, offset = (origins[start], 0) if isinstance(start, str) else (2, start)
-    body = _packed(layout.SUBSCRIBE_STRUCT, queue, partition, origin, offset)
+    body = packed(layout.SUBSCRIBE_STRUCT, queue, partition, origin, offset)
     return _named(layout.SUBSCRIBE, By(session, attachment, number, wanted), body, subscription)
 
 
@@ -405,7 +371,7 @@ def encode_unsubscribe(
     partition: Partition,
     subscription: str,
 ) -> bytes:
-    body = _packed(layout.WHERE_STRUCT, queue, partition)
+    body = packed(layout.WHERE_STRUCT, queue, partition)
     return _named(layout.UNSUBSCRIBE, By(session, attachment, number, wanted), body, subscription)
 
 
@@ -422,7 +388,7 @@ def encode_purge(
 ) -> bytes:
     """Discards what is ready or delayed or, with `dead`, the dead letters."""
     kind = layout.PURGE_DEAD if dead else layout.PURGE
-    body = _packed(layout.WHERE_STRUCT, queue, partition)
+    body = packed(layout.WHERE_STRUCT, queue, partition)
     return _named(kind, By(session, attachment, number, wanted), body, subscription)
 
 
@@ -441,8 +407,8 @@ def encode_redrive(
     dry_run: bool = False,
 ) -> bytes:
     """Up to `limit` (0: all) dead letters with this reason ("": any) and in `ranges` (none: all)."""
-    body = _packed(layout.REDRIVE_STRUCT, queue, partition, dry_run, limit)
+    body = packed(layout.REDRIVE_STRUCT, queue, partition, dry_run, limit)
     head = _named(
         layout.REDRIVE, By(session, attachment, number, wanted), body, subscription, reason
     )
-    return head + b"".join(_packed(layout.RANGE_STRUCT, start, stop) for start, stop in ranges)
+    return head + b"".join(packed(layout.RANGE_STRUCT, start, stop) for start, stop in ranges)

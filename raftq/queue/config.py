@@ -23,6 +23,7 @@ from raftq.limits import (
     MAX_MESSAGE_BYTES,
     MAX_PARTITIONS,
     MAX_QUEUE_NAME,
+    RETENTION_MICROS_MAX,
     SECOND,
     VISIBILITY_MICROS_MAX,
 )
@@ -32,6 +33,9 @@ COUNT_MAX: Final = 1 << 50
 """Largest max_messages and max_bytes: sums of them stay within 64 bits."""
 MAX_LABELS: Final = 64
 MAX_LABEL_CHARACTERS: Final = 256
+UNTIL_SETTLED: Final = "until_settled"
+LOG: Final = "log"
+"""What `retain` may be: messages stay until all subscriptions are done with them, or beyond that."""
 _NAME: Final = re.compile(rf"(?!\.|__)[A-Za-z0-9._-]{{1,{MAX_QUEUE_NAME}}}", re.ASCII)
 _LABEL_PREFIX: Final = "label:"
 
@@ -71,21 +75,25 @@ class _Flag(NamedTuple):
     pass
 
 
+class _Choice(NamedTuple):
+    values: tuple[str, ...]
+    """The first is what None stands for."""
+
+
 class _Only(NamedTuple):
     """An option whose other values come in a later version."""
 
     value: object
 
 
-_OPTIONS: Final[dict[str, _Duration | _Count | _Flag | _Only]] = {
+_OPTIONS: Final[dict[str, _Duration | _Count | _Flag | _Choice | _Only]] = {
     "partitions": _Count(1, MAX_PARTITIONS, or_none=False),
     "min_partitions": _Only(0),
     "max_partitions": _Only(0),
-    "retain": _Only("until_settled"),
-    "retain_seconds": _Only(0),
-    "retain_bytes": _Only(0),
-    # Nothing is released yet, so only what it will be by default may be said.
-    "audit_retention": _Duration(24 * 3_600 * SECOND, 24 * 3_600 * SECOND),
+    "retain": _Choice((UNTIL_SETTLED, LOG)),
+    "retain_seconds": _Duration(0, RETENTION_MICROS_MAX),
+    "retain_bytes": _Count(1, COUNT_MAX),
+    "audit_retention": _Duration(0, RETENTION_MICROS_MAX),
     "visibility_timeout": _Duration(SECOND // 1000, VISIBILITY_MICROS_MAX),
     "max_handling_time": _Duration(0, VISIBILITY_MICROS_MAX),
     "delivery_limit": _Count(1, MAX_DELIVERY_LIMIT),
@@ -116,8 +124,8 @@ class QueueConfig:
     partitions: int = 1
     min_partitions: int = 0
     max_partitions: int = 0
-    retain: str = "until_settled"
-    retain_seconds: int = 0
+    retain: str = UNTIL_SETTLED
+    retain_seconds_us: int = 0
     retain_bytes: int = 0
     audit_retention_us: int = 24 * 3_600 * SECOND
     visibility_timeout_us: int = 30 * SECOND
@@ -160,6 +168,8 @@ class QueueConfig:
                 value = _microseconds(name, value)
                 name += "_us"
             values[name] = _checked(name, value)
+        if "retain" not in values and _bounds_a_log(values):
+            values["retain"] = LOG
         return _consistent(cls(**values))
 
     def updated(self, options: Mapping[str, Any]) -> "QueueConfig":
@@ -169,6 +179,10 @@ class QueueConfig:
         """
         changed = asdict(QueueConfig.from_user(options))
         names = [name if name in changed else f"{name}_us" for name in options]
+        if _bounds_a_log(changed):
+            names.append("retain")
+        elif "retain" in options and changed["retain"] == UNTIL_SETTLED:
+            names += _LOG_BOUNDS
         return _consistent(replace(self, **{name: changed[name] for name in names}))
 
     def to_map(self) -> dict[str, str | int | bool]:
@@ -195,6 +209,15 @@ class QueueConfig:
                 raise InvalidArgument(f"a queue has no option {name!r}; upgrade raftq")
         return _consistent(cls(**values, labels=_checked_labels(labels)))
 
+    @property
+    def is_log(self) -> bool:
+        """Whether messages stay when they are settled."""
+        return self.retain == LOG
+
+    def retained_bytes_share(self, partition: Partition) -> int:
+        """What `partition` keeps of retain_bytes; 0 is no limit."""
+        return _share(self.retain_bytes, self.partitions, partition)
+
     def messages_share(self, partition: Partition) -> int:
         """What `partition` may hold of max_messages; 0 is no limit."""
         return _share(self.max_messages, self.partitions, partition)
@@ -209,8 +232,19 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
+_LOG_BOUNDS: Final = ("retain_seconds_us", "retain_bytes")
+
+
+def _bounds_a_log(values: Mapping[str, Any]) -> bool:
+    return any(values.get(name) for name in _LOG_BOUNDS)
+
+
 def _consistent(config: QueueConfig) -> QueueConfig:
-    for name in ("max_messages", "max_bytes"):
+    if not config.is_log and (config.retain_seconds_us or config.retain_bytes):
+        raise InvalidArgument(
+            f"retain_seconds and retain_bytes bound a log: they do not go with retain={config.retain!r}"
+        )
+    for name in ("max_messages", "max_bytes", "retain_bytes"):
         limit = getattr(config, name)
         if limit and limit < config.partitions:
             raise InvalidArgument(
@@ -238,8 +272,6 @@ def _microseconds(name: str, value: object) -> int:
 def _seconds_range(name: str) -> str:
     option = _OPTIONS[name]
     assert isinstance(option, _Duration)
-    if option.low == option.high:
-        return f"{_seconds(option.high)} seconds in this version"
     return f"{_seconds(option.low)} to {_seconds(option.high)} seconds"
 
 
@@ -266,6 +298,11 @@ def _checked(name: str, value: object) -> object:
         raise InvalidArgument(
             f"{shown}={value!r} is not available in this version, only {option.value!r}"
         )
+    if isinstance(option, _Choice):
+        value = option.values[0] if value is None else value
+        if value in option.values:
+            return value
+        raise InvalidArgument(f"{shown} is one of {', '.join(option.values)}, not {value!r}")
     if value is None and isinstance(option, _Count) and option.or_none:
         return 0
     if type(value) is not int:

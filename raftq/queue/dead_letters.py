@@ -4,8 +4,10 @@ They stay in their partition, at their offset, with the reason and what they hav
 until somebody redrives or purges them. Looking at them changes nothing.
 """
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from raftq.queue.ranges import RangeSet
@@ -13,6 +15,8 @@ from raftq.queue.spans import Attempt
 
 DELIVERY_LIMIT = "delivery_limit"
 REJECTED = "rejected"
+
+_start = itemgetter(0)
 
 
 class DeadSpan(NamedTuple):
@@ -57,6 +61,23 @@ class DeadLetters:
     def first(self) -> int | None:
         """The lowest offset."""
         return self._spans[0].start if self._spans else None
+
+    def any_in(self, start: int, stop: int) -> bool:
+        """Whether one of [start, stop) is a dead letter."""
+        at = bisect_left(self._spans, stop, key=_start)
+        return at > 0 and self._spans[at - 1].stop > start
+
+    def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, stop) that are no dead letters, ascending."""
+        at = max(bisect_right(self._spans, start, key=_start) - 1, 0)
+        for span in islice(self._spans, at, None):
+            if span.start >= stop:
+                break
+            if start < span.start:
+                yield start, span.start
+            start = max(start, span.stop)
+        if start < stop:
+            yield start, stop
 
     def chosen(
         self, reason: str, ranges: tuple[tuple[int, int], ...], limit: int

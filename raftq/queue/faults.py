@@ -13,5 +13,8 @@ class Faults:
     no_dedup: bool = False
     """A batch is taken whatever its producer's numbers say."""
 
+    release_unchecked: bool = False
+    """A release lets go of whatever its bounds say, also of what is still needed."""
+
 
 NO_FAULTS = Faults()

@@ -12,9 +12,17 @@ from xxhash import xxh3_128
 
 from raftq.batch import PUBLISH, Buffer
 from raftq.errors import RaftqError
-from raftq.ids import Micros, Partition, QueueId, SessionId
-from raftq.machine import Applied, Meta
-from raftq.queue import administration, commands, passing_time, queries, session_commands, settle
+from raftq.ids import Index, Micros, Offset, Partition, QueueId, SessionId
+from raftq.machine import Applied, Bound, Kept, Meta
+from raftq.queue import (
+    administration,
+    commands,
+    passing_time,
+    queries,
+    retention,
+    session_commands,
+    settle,
+)
 from raftq.queue import command_layout as layout
 from raftq.queue import snapshot as encoding
 from raftq.queue.admit import QueueAdmission
@@ -25,6 +33,7 @@ from raftq.queue.drawing import Drawing
 from raftq.queue.faults import NO_FAULTS, Faults
 from raftq.queue.publish import publish
 from raftq.queue.queries import PartitionStats
+from raftq.queue.retention_commands import encode_expire, encode_release_history
 from raftq.queue.sessions import Session
 from raftq.queue.state import Item, State
 
@@ -39,6 +48,7 @@ _PLAIN: Final[dict[int, _Handler]] = {
     layout.RELEASE: session_commands.release,
     layout.OPEN_PRODUCER: administration.open_producer,
     layout.DELIVER: deliver,
+    layout.EXPIRE: retention.expire,
 }
 """Commands that are safe to repeat by themselves, and DELIVER, which has a session per taker."""
 
@@ -67,7 +77,7 @@ _WITHOUT_SESSION: Final = frozenset(
 
 
 class QueueMachine:
-    """One group's partitions, sessions and producers. Implements `raftq.machine.Machine`."""
+    """One group's partitions, sessions and producers. Implements `raftq.machine.Machine`, `Retaining`."""
 
     __slots__ = ("_faults", "_state")
 
@@ -83,6 +93,9 @@ class QueueMachine:
             command = decode(header)
         except RaftqError as refusal:
             return Applied(refusal)
+        if kind == layout.RELEASE_HISTORY:
+            checked = not self._faults.release_unchecked
+            return retention.release_history(self._state, meta, command, checked=checked)  # type: ignore[arg-type]
         handler = _PLAIN.get(kind)
         if handler is not None:
             return handler(self._state, meta, command)
@@ -137,6 +150,23 @@ class QueueMachine:
                 item.digest = xxh3_128(encoding.encode_item(item)).digest()
             whole.update(item.digest)
         return whole.digest()
+
+    @property
+    def released(self) -> tuple[Index, bytes]:
+        return self._state.shared.released
+
+    def kept(self) -> tuple[Kept, ...]:
+        return retention.kept(self._state)
+
+    def is_settled(self, queue: QueueId, partition: Partition, start: Offset, stop: Offset) -> bool:
+        return retention.is_settled(self._state, queue, partition, start, stop)
+
+    def release_command(self, through: Index, chain: bytes, bounds: tuple[Bound, ...]) -> bytes:
+        """Right as long as nothing else of these partitions is released, or loses a subscription."""
+        return encode_release_history(retention.summary(self._state, through, chain, bounds))
+
+    def expire_command(self, bounds: tuple[Bound, ...]) -> bytes:
+        return encode_expire(sorted(bounds))
 
     def describe(self, queue: QueueId, partition: Partition) -> PartitionStats | None:
         """None where the partition is not here."""

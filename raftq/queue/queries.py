@@ -35,7 +35,13 @@ class PartitionStats(NamedTuple):
     version: int
     next_offset: int
     first_offset: int
-    """The lowest offset that a subscription still needs."""
+    """Where a new subscription at the earliest begins: before it, what is settled in a queue, and what
+    a log has forgotten."""
+    needed_from: int
+    """Nobody needs a message below this offset. Lower than `first_offset` in a log with dead letters, or
+    messages in flight, that are older than what it keeps."""
+    released: int
+    """Bodies of messages below this offset may be gone from the disk."""
     messages: int
     """Those that count against max_messages."""
     message_bytes: int
@@ -60,7 +66,9 @@ def describe(state: State, queue: QueueId, partition: PartitionNumber) -> Partit
         partition,
         found.version,
         found.next_offset,
-        found.first_offset,
+        found.earliest,
+        found.needed_from,
+        found.released,
         found.messages,
         found.message_bytes,
         len(found.producers),

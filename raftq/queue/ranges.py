@@ -77,6 +77,18 @@ class RangeSet:
         at = bisect_right(self._starts, start) - 1
         return max(start, self._stops[at]) if at >= 0 else start
 
+    def count_below(self, stop: int) -> int:
+        """Number of members below `stop`."""
+        return sum(high - low for low, high in self.covered(0, stop))
+
+    def forget_below(self, stop: int) -> None:
+        """Takes out all members below `stop`."""
+        at = bisect_left(self._starts, stop)
+        if at and self._stops[at - 1] > stop:
+            at -= 1
+            self._starts[at] = stop
+        del self._starts[:at], self._stops[:at]
+
     def covered(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, stop) that are members, ascending."""
         at = max(bisect_right(self._starts, start) - 1, 0)

@@ -7,7 +7,7 @@ A refusal is a `RaftqError` in the place of the reply. Effects, for the leader a
 from typing import Any, Final, NamedTuple
 
 from raftq.errors import RaftqError, from_code
-from raftq.ids import Micros, Offset, Partition, ProducerId, QueueId, SessionId
+from raftq.ids import Index, Micros, Offset, Partition, ProducerId, QueueId, SessionId
 
 
 class Published(NamedTuple):
@@ -132,6 +132,21 @@ class Redriven(NamedTuple):
 
     count: int  # type: ignore[assignment]  # As in Published.
     ranges: tuple[tuple[int, int], ...]
+
+
+class HistoryReleased(NamedTuple):
+    """Entries may go, and are summed up by the command that said so."""
+
+    through: Index
+    messages: int
+    """Messages whose bodies may go with them, of partitions that are still here."""
+
+
+class LogsExpired(NamedTuple):
+    """Partitions that are logs have forgotten what is older than they keep."""
+
+    messages: int
+    """Messages discarded by that, counted for each subscription: the settled ones are not in it."""
 
 
 class Given(NamedTuple):

@@ -8,6 +8,7 @@ Rules:
    otherwise), by expiry, and as the oldest message of a delivery whose client vanished without a
    goodbye: that one may have killed it, the others were only fetched ahead.
 3. At the limit a message dies in the same command, with reason, last error and history.
+4. What comes back to a log below its floor, and does not die, is discarded: the log has forgotten it.
 """
 
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from raftq.queue.subscription import InFlight, Subscription
 NACKED = "nacked"
 EXPIRED = "expired"
 RELEASED = "released"
+RETENTION = "retention"
 
 
 class Verdict(NamedTuple):
@@ -159,7 +161,7 @@ def give_back(
     limit = partition.config.delivery_limit
     dead: list[Span] = []
     reason = REJECTED if verdict.reject else DELIVERY_LIMIT
-    revived = first_due = False
+    revived = first_due = forgotten = False
     for start, stop, delivery_count, failures, history in taken:
         failures += verdict.counts
         history = (*history[1 - HISTORY_ATTEMPTS :], attempt)
@@ -167,7 +169,14 @@ def give_back(
         subscription.in_flight_messages -= stop - start
         if verdict.reject or (verdict.counts and limit and failures >= limit):
             dead.append(span)
-        elif verdict.due > meta.log_time:
+            continue
+        if start < partition.floor:
+            forgotten = True
+            span = span._replace(start=min(stop, partition.floor))
+            partition.discard(subscription, start, span.start, RETENTION)
+            if span.start == stop:
+                continue
+        if verdict.due > meta.log_time:
             first_due |= subscription.delay(verdict.due, span)
         else:
             subscription.wait(span)
@@ -183,6 +192,8 @@ def give_back(
         ranges = tuple((span.start, span.stop) for span in dead)
         where = (partition.queue, partition.number, subscription.name)
         effects.append(DeadLettered(*where, ranges, reason))
+    if forgotten:
+        partition.trim()
     return effects
 
 

@@ -23,8 +23,8 @@ from typing import Any, Final
 import cbor2
 
 from raftq.errors import Corrupted, RaftqError, UnsupportedVersion
+from raftq.ids import Index, QueueId, SessionId
 from raftq.ids import Partition as PartitionNumber
-from raftq.ids import QueueId, SessionId
 from raftq.limits import FORMAT_VERSION
 from raftq.queue.config import QueueConfig
 from raftq.queue.dead_letters import DeadLetters, DeadSpan
@@ -60,7 +60,7 @@ def encode_item(item: Item) -> bytes:
 
 def _shared(shared: Shared) -> list[Any]:
     turns = [[queue, name, turn] for (queue, name), turn in shared.turns.items()]
-    return [shared.next_delivery, turns, shared.dropped.encoded()]
+    return [shared.next_delivery, turns, shared.dropped.encoded(), shared.released]
 
 
 def _session(session: Session) -> list[Any]:
@@ -77,7 +77,10 @@ def _partition(partition: Partition) -> list[Any]:
         partition.number,
         partition.version,
         partition.config.to_map(),
-        partition.first_offset,
+        partition.needed_from,
+        partition.whole_from,
+        partition.floor,
+        partition.released,
         partition.messages,
         partition.message_bytes,
         partition.epoch,
@@ -108,6 +111,8 @@ def _subscription(subscription: Subscription) -> list[Any]:
         subscription.next_new,
         subscription.settled,
         list(subscription.discarded.items()),
+        [[reason, *gone.encoded()] for reason, gone in subscription.discarded_ranges.items()],
+        list(subscription.released.items()),
         subscription.finished.encoded(),
         sorted(subscription.waiting),
         sorted(subscription.delayed),
@@ -193,7 +198,8 @@ class _Reader:
 
 def _read_shared(values: Any) -> Shared:
     shared = Shared()
-    shared.next_delivery, turns, dropped = values
+    shared.next_delivery, turns, dropped, (through, chain) = values
+    shared.released = (Index(through), chain)
     shared.turns = {(QueueId(queue), name): turn for queue, name, turn in turns}
     shared.dropped = RangeSet(*dropped)
     return shared
@@ -209,20 +215,24 @@ def _read_session(values: Any) -> Session:
 
 
 def _read_partition(values: Any) -> Partition:
-    queue, number, version, config, first, messages, message_bytes, epoch, *rest = values
+    queue, number, version, config, needed_from, whole_from, floor, *rest = values
+    released, messages, message_bytes, epoch, *rest = rest
     sealed, sizes, producers, subscriptions = rest
     partition = Partition(
         QueueId(queue), PartitionNumber(number), version, QueueConfig.from_map(config)
     )
     for encoded in subscriptions:
         partition.add(_read_subscription(partition, encoded))
-    partition.first_offset = first
+    partition.needed_from = needed_from
+    partition.whole_from = whole_from
+    partition.floor = floor
+    partition.released = released
     partition.messages = messages
     partition.message_bytes = message_bytes
     partition.epoch = epoch
     partition.sealed = sealed
-    offsets, positions, (end_offset, end_position) = sizes
-    partition.sizes = MessageBytes(offsets, positions, (end_offset, end_position))
+    offsets, positions, (end_offset, end_position), thinned = sizes
+    partition.sizes = MessageBytes(offsets, positions, (end_offset, end_position), thinned)
     partition.producers = {encoded[0]: _read_producer(encoded) for encoded in producers}
     return partition
 
@@ -238,11 +248,14 @@ def _read_producer(values: Any) -> Producer:
 
 
 def _read_subscription(partition: Partition, values: Any) -> Subscription:
-    name, start, next_new, settled, discarded, finished, waiting, delayed, flights, dead = values
+    name, start, next_new, settled, discarded, ranges, released, *rest = values
+    finished, waiting, delayed, flights, dead = rest
     subscription = Subscription(partition.queue, name, start)
     subscription.next_new = next_new
     subscription.settled = settled
     subscription.discarded = dict(discarded)
+    subscription.discarded_ranges = {reason: RangeSet(*gone) for reason, *gone in ranges}
+    subscription.released = dict(released)
     subscription.finished = RangeSet(*finished)
     for span in waiting:
         subscription.wait(_read_span(span))

@@ -12,8 +12,8 @@ from bisect import insort
 from operator import attrgetter
 from weakref import ref
 
+from raftq.ids import Index, QueueId, SessionId
 from raftq.ids import Partition as PartitionNumber
-from raftq.ids import QueueId, SessionId
 from raftq.limits import MAX_PARTITIONS, PRODUCER_EXPIRES_MICROS, SESSION_EXPIRES_MICROS
 from raftq.queue.deadlines import DELAYED, DELIVERY, PRODUCER, SESSION, Deadline, Deadlines
 from raftq.queue.drawing import Drawing
@@ -29,7 +29,7 @@ _number = attrgetter("number")
 class Shared:
     """The few numbers of the whole group."""
 
-    __slots__ = ("digest", "dropped", "next_delivery", "turns")
+    __slots__ = ("digest", "dropped", "next_delivery", "released", "turns")
 
     def __init__(self) -> None:
         self.next_delivery = 1
@@ -37,6 +37,8 @@ class Shared:
         """Where the next receive of a subscription begins, so that partitions get fair turns."""
         self.dropped = RangeSet()
         """Partitions closed for ever, each as one number: ids of queues are not used again."""
+        self.released = (Index(0), bytes(16))
+        """The last entry that may go, and the chain value there."""
         self.digest = b""
 
 

@@ -15,7 +15,8 @@ Rules:
 3. Heaps hold spans with distinct starts, so what they give does not depend on how they lie.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from raftq.ids import QueueId
 from raftq.queue.dead_letters import DeadLetters
@@ -23,6 +24,10 @@ from raftq.queue.effects import Available
 from raftq.queue.message_bytes import MessageBytes
 from raftq.queue.ranges import RangeSet
 from raftq.queue.spans import Span
+
+SETTLED: Final = "settled"
+SETTLED_BEFORE: Final = "settled_before"
+"""All other subscriptions were done with it before this one began."""
 
 
 class InFlight:
@@ -52,11 +57,13 @@ class Subscription:
         "delayed",
         "delayed_messages",
         "discarded",
+        "discarded_ranges",
         "finished",
         "in_flight",
         "in_flight_messages",
         "name",
         "next_new",
+        "released",
         "settled",
         "start",
         "waiting",
@@ -79,6 +86,10 @@ class Subscription:
         self.settled = 0
         self.discarded: dict[str, int] = {}
         """Messages by reason."""
+        self.discarded_ranges: dict[str, RangeSet] = {}
+        """Which they are, as far as they have not been released."""
+        self.released: dict[str, int] = {}
+        """Messages whose bodies may be gone, by what became of them."""
         self.dead = DeadLetters()
         self.available = (Available(queue, name),)
 
@@ -94,6 +105,74 @@ class Subscription:
         lowest = self.finished.first_missing(self.start)
         dead = self.dead.first()
         return lowest if dead is None or lowest < dead else dead
+
+    def begin_without(self, gone: RangeSet, next_offset: int) -> None:
+        """These messages are finished from the start: their bodies may be gone."""
+        for start, stop in gone:
+            self.finished.add(start, stop)
+            self.note_discarded(start, stop, SETTLED_BEFORE)
+        there = list(gone.missing(self.start, next_offset))
+        self.next_new = next_offset
+        if there and there[-1][1] == next_offset:
+            self.next_new, _ = there.pop()
+        for start, stop in there:
+            self.wait(Span(start, stop, 0, 0, ()))
+
+    def note_discarded(self, start: int, stop: int, reason: str) -> None:
+        """Messages have ended without being settled."""
+        self.discarded[reason] = self.discarded.get(reason, 0) + stop - start
+        self.discarded_ranges.setdefault(reason, RangeSet()).add(start, stop)
+
+    def outcomes(self, start: int, stop: int) -> list[tuple[str, int]]:
+        """What became of the messages in [start, stop): finished ones, of which none below was released."""
+        counts = [
+            (reason, gone.count_below(stop)) for reason, gone in self.discarded_ranges.items()
+        ]
+        discarded = sum(count for _, count in counts)
+        settled = stop - max(start, self.start) - discarded
+        return [(name, count) for name, count in ((SETTLED, settled), *counts) if count > 0]
+
+    def note_released(self, start: int, stop: int) -> None:
+        """The bodies of messages in [start, stop) may go: only their outcomes are remembered."""
+        for name, count in self.outcomes(start, stop):
+            self.released[name] = self.released.get(name, 0) + count
+        for gone in self.discarded_ranges.values():
+            gone.forget_below(stop)
+        # An empty one would stand elsewhere in the order after a restore than here.
+        self.discarded_ranges = {
+            reason: gone for reason, gone in self.discarded_ranges.items() if gone
+        }
+
+    def withdraw_below(self, bound: int) -> list[tuple[int, int]]:
+        """Takes out what is ready or delayed below `bound`, and gives its ranges, ascending."""
+        delayed = [(due, span) for due, span in self.delayed if span.start < bound]
+        withdrawn = [span for span in self.waiting if span.start < bound]
+        if withdrawn:
+            self.waiting = [span for span in self.waiting if span.start >= bound]
+            heapify(self.waiting)
+            self.waiting_messages -= sum(span.stop - span.start for span in withdrawn)
+        if delayed:
+            self.delayed = [(due, span) for due, span in self.delayed if span.start >= bound]
+            heapify(self.delayed)
+            self.delayed_messages -= sum(span.stop - span.start for _, span in delayed)
+        for span in withdrawn:
+            if span.stop > bound:
+                self.wait(span._replace(start=bound))
+        for due, span in delayed:
+            if span.stop > bound:
+                self.delay(due, span._replace(start=bound))
+        found = [*withdrawn, *(span for _, span in delayed)]
+        gone = [(span.start, min(span.stop, bound)) for span in found]
+        if self.next_new < bound:
+            gone.append((self.next_new, bound))
+            self.next_new = bound
+        return sorted(gone)
+
+    def is_done(self, start: int, stop: int) -> bool:
+        """Whether none of [start, stop) is ready, delayed, in flight or dead here."""
+        start = max(start, self.start)
+        finished = start >= stop or self.finished.first_missing(start) >= stop
+        return finished and not self.dead.any_in(start, stop)
 
     def wait(self, span: Span) -> None:
         """The span is ready to be handed out again."""

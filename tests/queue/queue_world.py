@@ -7,11 +7,12 @@ one came back.
 
 from raftq.batch import encode
 from raftq.errors import RaftqError
-from raftq.machine import Admitted, Meta
+from raftq.machine import Admitted, Bound, Meta
 from raftq.queue import commands
 from raftq.queue.config import QueueConfig
 from raftq.queue.faults import NO_FAULTS
 from raftq.queue.machine import QueueMachine
+from raftq.queue.ranges import RangeSet
 
 NOON = 1_760_000_000_000_000
 SECOND = 1_000_000
@@ -104,6 +105,7 @@ class World:
     def configure(self, queue=QUEUE, **options):
         self.version += 1
         config = QueueConfig.from_user({"partitions": self.partitions, **options})
+        self.config = config
         for partition in range(self.partitions):
             self.apply(commands.encode_configure(queue, partition, self.version, config))
 
@@ -140,6 +142,29 @@ class World:
     def subscribe(self, subscription, start="earliest"):
         return self.operate(commands.encode_subscribe, subscription=subscription, start=start)
 
+    def update(self, **options):
+        """Changes some options of the queue; gives the last partition's reply."""
+        self.version += 1
+        self.config = self.config.updated(options)
+        replies = [
+            self.apply(commands.encode_configure(QUEUE, partition, self.version, self.config))
+            for partition in range(self.partitions)
+        ]
+        return replies[-1]
+
+    def release(self, *bounds, through=None, chain=b"c" * 16):
+        """Of each (partition, offset); through the last entry, unless it is said."""
+        through = self.index if through is None else through
+        bounds = tuple(Bound(QUEUE, *bound) for bound in bounds)
+        return self.apply(self.machine.release_command(through, chain, bounds))
+
+    def expire(self, *bounds):
+        bounds = tuple(Bound(QUEUE, *bound) for bound in bounds)
+        return self.apply(self.machine.expire_command(bounds))
+
+    def is_settled(self, start, stop, *, partition=0):
+        return self.machine.is_settled(QUEUE, partition, start, stop)
+
     def tick(self, seconds=0):
         self.now += round(seconds * SECOND)
         return self.apply(commands.encode_tick())
@@ -166,7 +191,9 @@ class World:
 def check_invariants(machine):
     for queue, partition, _ in machine.partitions():
         stats = machine.describe(queue, partition)
-        assert 0 <= stats.first_offset <= stats.next_offset
+        assert stats.released <= stats.needed_from <= stats.next_offset
+        assert stats.needed_from <= stats.first_offset <= stats.next_offset
+        check_retention(machine._state.partitions[queue, partition])
         most = 0
         for found in stats.subscriptions:
             unfinished = found.ready + found.in_flight + found.delayed
@@ -174,9 +201,29 @@ def check_invariants(machine):
             assert stats.next_offset - found.start == unfinished + ended
             assert min(found[2:]) >= 0
             most = max(most, unfinished)
-        assert most <= stats.messages <= stats.next_offset - stats.first_offset
+        assert most <= stats.messages <= stats.next_offset - stats.needed_from
         if len(stats.subscriptions) == 1:
             assert stats.messages == most
+
+
+def check_retention(partition):
+    """Bytes add up, outcomes are known of every message, and what is gone is not there."""
+    finished = RangeSet()
+    for part in partition._finished_elsewhere(None, partition.needed_from, partition.next_offset):
+        finished.add(*part)
+    counted = list(finished.missing(partition.needed_from, partition.next_offset))
+    assert partition.message_bytes == sum(partition.sizes.between(*part) for part in counted)
+    assert partition.messages == sum(stop - start for start, stop in counted)
+    for subscription in partition.subscriptions.values():
+        remembered = {
+            reason: gone.count_below(partition.next_offset)
+            for reason, gone in subscription.discarded_ranges.items()
+        }
+        for reason, count in subscription.discarded.items():
+            assert count == remembered.get(reason, 0) + subscription.released.get(reason, 0)
+        below = max(0, partition.released - subscription.start)
+        assert below == sum(subscription.released.values())
+        assert subscription.released.get("settled", 0) <= subscription.settled
 
 
 def check_digest(machine):

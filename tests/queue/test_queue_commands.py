@@ -10,11 +10,19 @@ from queue_world import NOON, Client, World
 
 from raftq.errors import InvalidArgument, ProtocolError, RaftqError, UnsupportedVersion
 from raftq.limits import MAX_RECEIVE_BYTES, MAX_RECEIVE_MESSAGES, VISIBILITY_MICROS_MAX
-from raftq.machine import Admitted, Meta
+from raftq.machine import Admitted, Bound, Meta
 from raftq.queue import command_layout, commands
 from raftq.queue.command_reader import check, decode
 from raftq.queue.commands import By
 from raftq.queue.config import QueueConfig
+from raftq.queue.retention_commands import (
+    Expire,
+    Outcome,
+    ReleasedRange,
+    ReleaseHistory,
+    encode_expire,
+    encode_release_history,
+)
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "queue"
 WHERE = {"queue": 7, "partition": 3, "subscription": "billing"}
@@ -32,6 +40,23 @@ TAKERS = [
 LIMITED = QueueConfig.from_user(
     {"partitions": 4, "max_messages": 100, "visibility_timeout": 1.5, "labels": {"team": "ä"}}
 )
+OUTCOMES = (
+    Outcome("default", "settled", 2**33),
+    Outcome("default", "purged", 3),
+    Outcome("billing", "settled_before", 2),
+)
+RELEASE = ReleaseHistory(
+    after=2**40,
+    chain_after=bytes(range(16)),
+    through=2**40 + 9,
+    chain=b"\xff" * 16,
+    ranges=(
+        ReleasedRange(7, 2, 0, 2**41, OUTCOMES),
+        ReleasedRange(7, 3, 5, 5, ()),
+        ReleasedRange(8, 0, 5, 7, OUTCOMES[2:]),
+    ),
+)
+BOUNDS = (Bound(7, 2, 2**41), Bound(7, 3, 0), Bound(8, 0, 7))
 
 HEADERS = {
     "tick": commands.encode_tick(),
@@ -56,6 +81,8 @@ HEADERS = {
     "redrive_filtered": commands.encode_redrive(
         *BY, **WHERE, reason="delivery_limit", ranges=[(5, 6), (1, 3)], limit=10, dry_run=True
     ),
+    "release_history": encode_release_history(RELEASE),
+    "expire": encode_expire(BOUNDS),
 }
 MEANINGS = {
     "tick": commands.Tick(),
@@ -80,6 +107,8 @@ MEANINGS = {
     "redrive_filtered": commands.Redrive(
         By(*BY), 7, 3, "billing", "delivery_limit", ((5, 6), (1, 3)), 10, dry_run=True
     ),
+    "release_history": RELEASE,
+    "expire": Expire(BOUNDS),
 }
 named = pytest.mark.parametrize("name", HEADERS)
 
@@ -141,7 +170,7 @@ def busy_world():
 @given(
     st.one_of(
         st.binary(max_size=80),
-        st.binary(max_size=120).map(lambda tail: bytes([tail[0] % 20 if tail else 1, 1]) + tail),
+        st.binary(max_size=120).map(lambda tail: bytes([tail[0] % 22 if tail else 1, 1]) + tail),
         st.tuples(st.sampled_from(sorted(HEADERS)), st.integers(0, 10**6), st.integers(1, 255)).map(
             lambda change: flipped(*change)
         ),
@@ -187,6 +216,29 @@ def test_a_count_larger_than_the_header_is_refused_before_it_is_read():
     for judge in (decode, check):
         with pytest.raises(ProtocolError):
             judge(bytes(header))
+
+
+@pytest.mark.parametrize(
+    "bounds", [BOUNDS[::-1], BOUNDS[:1] * 2, [Bound(7, 3, 1), Bound(7, 3, 2)], [Bound(7, 3, 2**63)]]
+)
+def test_partitions_of_a_release_or_expiry_are_named_once_ascending_and_with_possible_offsets(
+    bounds,
+):
+    ranges = tuple(ReleasedRange(*bound[:2], 0, bound.offset, ()) for bound in bounds)
+    for header in (
+        encode_expire(bounds),
+        encode_release_history(RELEASE._replace(ranges=ranges)),
+    ):
+        with pytest.raises(InvalidArgument):
+            decode(header)
+
+
+@pytest.mark.parametrize("at", [4, 56 + 24, 56 + 3 * 28])
+def test_a_release_that_claims_more_than_it_holds_is_refused(at):
+    header = bytearray(HEADERS["release_history"])
+    header[at : at + 4] = (2**32 - 1).to_bytes(4, "little")
+    with pytest.raises((ProtocolError, InvalidArgument)):
+        decode(bytes(header))
 
 
 def test_wanting_more_than_was_asked_is_refused():
