@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from queue_world import DEFAULT, QUEUE, SECOND, Client, World, offsets
 
-from raftq.errors import QueueFull, RaftqError
+from raftq.errors import InvalidArgument, OffsetOutOfRange, QueueFull, RaftqError
+from raftq.machine import Bound
 from raftq.queue import commands
-from raftq.queue.replies import Published
+from raftq.queue.command_reader import decode
+from raftq.queue.replies import HistoryReleased, LogsExpired, Published
 
 LIMIT, VISIBILITY, MAX_MESSAGES, MAX_BYTES = 2, 10 * SECOND, 24, 100
 NAMES = (DEFAULT, "billing")
@@ -29,6 +31,15 @@ class Message:
     due: int = 0
     delivery: int = 0
     reason: str = ""
+    passed: bool = False
+    """Others were done with a later one when this subscription began: it comes with the returned ones."""
+
+    def discard(self, reason):
+        self.state, self.reason = "discarded", reason
+
+    @property
+    def outcome(self):
+        return self.reason if self.state == "discarded" else self.state
 
 
 @dataclass
@@ -49,6 +60,9 @@ class Model:
     messages: dict = field(default_factory=lambda: {DEFAULT: {}})
     deliveries: dict = field(default_factory=dict)
     next_offset: int = 0
+    whole_from: int | None = None
+    floor: int = 0
+    released: int = 0
 
     def publish(self, sizes):
         for size in sizes:
@@ -56,28 +70,42 @@ class Model:
                 messages[self.next_offset] = Message(self.next_offset, size)
             self.next_offset += 1
 
-    def room(self, sizes):
-        open_sizes = {
+    def open_sizes(self):
+        return {
             message.offset: message.size
             for messages in self.messages.values()
             for message in messages.values()
             if message.state in OPEN
         }
+
+    def room(self, sizes):
+        open_sizes = self.open_sizes()
         messages, size = len(open_sizes) + len(sizes), sum(open_sizes.values()) + sum(sizes)
         return messages <= MAX_MESSAGES and size <= MAX_BYTES
 
-    def first_needed(self):
-        needed = [
+    def needed(self):
+        return {
             message.offset
             for messages in self.messages.values()
             for message in messages.values()
             if message.state in {*OPEN, "dead"}
-        ]
-        return min(needed, default=self.next_offset)
+        }
+
+    def keep_from(self):
+        return self.next_offset if self.whole_from is None else max(self.whole_from, self.floor)
+
+    def first_needed(self):
+        return min([*self.needed(), self.keep_from()])
+
+    def earliest(self):
+        return max(self.floor, self.first_needed())
+
+    def gone(self):
+        return set(range(self.keep_from())) - self.needed()
 
     def receive(self, name, messages, size):
         ready = [found for found in self.messages[name].values() if found.state == "ready"]
-        ready.sort(key=lambda message: (message.count == 0, message.offset))
+        ready.sort(key=lambda message: (not (message.count or message.passed), message.offset))
         taken = []
         for message in ready[:messages]:
             if taken and sum(found.size for found in taken) + message.size > size:
@@ -102,6 +130,8 @@ class Model:
         message.failures += fails
         if fails and message.failures >= LIMIT:
             message.state, message.reason = "dead", "delivery_limit"
+        elif message.offset < self.floor:
+            message.discard("retention")
         elif due:
             message.state, message.due = "delayed", due
         else:
@@ -164,6 +194,8 @@ class Both:
         self.clients = [Client(self.world) for _ in range(3)]
         self.model = Model()
         self.seen = []
+        self.gone = set()
+        self.released_through = 0
 
     def publish(self, sizes):
         reply = self.world.publish(bodies=[b"x" * size for size in sizes])
@@ -252,7 +284,7 @@ class Both:
             if gap and not held.postponed and floor > held.deadline:
                 held.deadline, held.postponed = floor, True
 
-    def release(self, client, goodbye):
+    def leave(self, client, goodbye):
         self.clients[client].release(goodbye=goodbye)
         for delivery, held in self.model.deliveries.items():
             if held.client == client:
@@ -262,15 +294,32 @@ class Both:
         if goodbye:
             self.clients[client] = Client(self.world)
 
-    def subscribe(self, latest):
-        start = self.world.subscribe("billing", "latest" if latest else "earliest").start
-        if "billing" not in self.model.messages:
-            assert start == (self.model.next_offset if latest else self.model.first_needed())
-            self.model.messages["billing"] = {
-                offset: Message(offset, message.size)
-                for offset, message in self.model.messages[DEFAULT].items()
-                if offset >= start
-            }
+    def subscribe(self, start):
+        """`start` as a number counts from the earliest offset."""
+        model, earliest = self.model, self.model.earliest()
+        wish = start if isinstance(start, str) else max(0, earliest + start)
+        reply = self.world.subscribe("billing", wish)
+        if "billing" in model.messages:
+            assert reply.start >= 0
+            return
+        first = {"earliest": earliest, "latest": model.next_offset}.get(wish, wish)
+        if not earliest <= first <= model.next_offset:
+            assert isinstance(reply, OffsetOutOfRange)
+            return
+        gone, before = model.gone(), model.open_sizes()
+        begun = {}
+        for offset in range(first, model.next_offset):
+            begun[offset] = Message(offset, model.messages[DEFAULT][offset].size)
+            if offset in gone:
+                begun[offset].discard("settled_before")
+                for earlier in begun.values():
+                    earlier.passed = earlier.state == "ready"
+        model.messages["billing"] = begun
+        if model.open_sizes() != before and not model.room([]):
+            assert isinstance(reply, QueueFull)
+            del model.messages["billing"]
+        else:
+            assert reply.start == first
 
     def unsubscribe(self):
         self.world.operate(commands.encode_unsubscribe, subscription="billing")
@@ -289,7 +338,7 @@ class Both:
         ]
         assert isinstance(reply, RaftqError) or reply.count == len(found)
         for message in found:
-            message.state = "discarded"
+            message.discard("purged_dead" if dead else "purged")
 
     def redrive(self, name, reason, limit):
         options = {"subscription": name, "reason": reason, "limit": limit}
@@ -313,6 +362,75 @@ class Both:
             for message in found:
                 message.state = "dead"
 
+    def retain(self, log):
+        self.world.update(retain="log" if log else "until_settled")
+        model = self.model
+        if log and model.whole_from is None:
+            model.whole_from = model.next_offset
+        if not log:
+            model.whole_from, model.floor = None, 0
+
+    def expire(self, ahead):
+        """Up to an offset counted from the floor; two partitions that are not here change nothing."""
+        model = self.model
+        bound = max(0, model.floor + ahead)
+        bounds = [Bound(QUEUE + 9, 0, 5), Bound(QUEUE, 0, bound), Bound(QUEUE, 7, 5)]
+        reply = self.world.apply(self.world.machine.expire_command(tuple(bounds)))
+        bound = min(bound, model.next_offset)
+        forgotten = []
+        if model.whole_from is not None and bound > model.floor:
+            model.floor = bound
+            forgotten = [
+                message
+                for messages in model.messages.values()
+                for message in messages.values()
+                if message.offset < bound and message.state in {"ready", "delayed"}
+            ]
+        for message in forgotten:
+            message.discard("retention")
+        assert reply == LogsExpired(len(forgotten))
+
+    def release(self, ahead, through):
+        """Up to an offset counted from the lowest needed, through an index counted from this one's."""
+        model, world = self.model, self.world
+        bound, through = max(0, model.first_needed() + ahead), max(0, world.index + 1 + through)
+        header = world.machine.release_command(
+            through, b"%16d" % through, (Bound(QUEUE, 0, bound), Bound(QUEUE, 7, 5))
+        )
+        before = world.machine.digest()
+        reply = world.apply(header)
+        fits = self.released_through < through < world.index
+        if not fits or not model.released <= bound <= model.first_needed():
+            assert isinstance(reply, InvalidArgument)
+            assert world.machine.digest() == before
+            return
+        assert reply == HistoryReleased(through, bound - model.released)
+        assert world.machine.released == (through, b"%16d" % through)
+        outcomes = {}
+        for name, messages in model.messages.items():
+            for offset in range(model.released, bound):
+                if offset in messages:
+                    what = name, messages[offset].outcome
+                    outcomes[what] = outcomes.get(what, 0) + 1
+        said = decode(header).ranges[0]
+        assert (said.before, said.offset) == (model.released, bound)
+        assert {row[:2]: row.messages for row in said.outcomes} == outcomes
+        self.released_through, model.released = through, bound
+
+    def what_is_gone_stays_gone(self):
+        now = self.model.gone()
+        assert self.gone <= now
+        self.gone = now
+        machine, low = self.world.machine, max(0, self.model.first_needed() - 2)
+        for offset in range(low, self.model.next_offset):
+            settled = machine.is_settled(QUEUE, 0, offset, offset + 1)
+            assert settled == (offset in now)
+        for start in range(low, self.model.next_offset, 3):
+            settled = machine.is_settled(QUEUE, 0, start, start + 5)
+            assert settled == (set(range(start, start + 5)) <= now)
+        (kept, *_) = machine.kept()
+        assert kept.needed_from == self.model.first_needed()
+
     def every_message_is_where_the_model_has_it(self):
         partition = self.world.machine._state.partitions[QUEUE, 0]
         assert list(partition.subscriptions) == list(self.model.messages)
@@ -320,13 +438,10 @@ class Both:
             subscription = partition.subscriptions[name]
             assert states_of(subscription, partition.next_offset) == states_in(messages)
         stats = self.world.partition()
-        assert stats.first_offset == self.model.first_needed()
-        open_sizes = {
-            message.offset: message.size
-            for messages in self.model.messages.values()
-            for message in messages.values()
-            if message.state in OPEN
-        }
+        assert stats.first_offset == self.model.earliest()
+        assert stats.needed_from == self.model.first_needed()
+        assert stats.released == self.model.released
+        open_sizes = self.model.open_sizes()
         assert stats.messages == len(open_sizes)
         assert stats.message_bytes == sum(open_sizes.values())
 
@@ -345,6 +460,7 @@ class Both:
     def check(self):
         self.every_message_is_where_the_model_has_it()
         self.every_delivery_is_held_by_its_session()
+        self.what_is_gone_stays_gone()
 
 
 def choice(choose):
@@ -383,9 +499,21 @@ ACTIONS = {
     "extend": (5, lambda choose: {**choice(choose), "visibility": choose([SECOND, 20 * SECOND])}),
     "pass_time": (10, lambda choose: {"seconds": choose([0, 0.5, 1, 3, 9, 20])}),
     "change_leader": (2, lambda choose: {"gap": choose([0, 1, 4, 60]) * SECOND}),
-    "release": (3, lambda choose: {"client": choose(range(3)), "goodbye": choose([True, False])}),
-    "subscribe": (3, lambda choose: {"latest": choose([True, False])}),
-    "unsubscribe": (1, lambda _: {}),
+    "leave": (3, lambda choose: {"client": choose(range(3)), "goodbye": choose([True, False])}),
+    "subscribe": (
+        4,
+        lambda choose: {"start": choose(["earliest", "earliest", "latest", -1, 0, 1, 5, 60])},
+    ),
+    "retain": (2, lambda choose: {"log": choose([True, True, False])}),
+    "expire": (4, lambda choose: {"ahead": choose([-1, 0, 1, 3, 8, 20, 1_000])}),
+    "release": (
+        4,
+        lambda choose: {
+            "ahead": choose([0, 0, 0, -1, -4, 1, 9]),
+            "through": choose([-1, -1, -1, -3, 0, 1]),
+        },
+    ),
+    "unsubscribe": (2, lambda _: {}),
     "purge": (2, lambda choose: {"name": choose(NAMES), "dead": choose([True, False])}),
     "redrive": (
         5,

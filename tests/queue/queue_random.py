@@ -47,6 +47,7 @@ class RandomRun:
             self.operate: 4,
             self.open_producer: 2,
             self.replace_partition: 1,
+            self.retain: 3,
         }
         (action,) = self.random.choices(list(actions), weights=list(actions.values()))
         action()
@@ -159,6 +160,24 @@ class RandomRun:
         else:
             options = self.random.choice([{}, {"reason": "rejected"}, {"ranges": [(2, 9)]}])
             self.world.operate(commands.encode_redrive, **where, **options)
+
+    def retain(self):
+        """Releases, expiries and changes of what is kept, some of them refused."""
+        partition, number = self.random.randrange(PARTITIONS), self.random.randrange(6)
+        stats = self.world.partition(partition=partition)
+        if number == 0:
+            self.world.update(retain=self.random.choice(["log", "until_settled", "log"]))
+        elif number < 3:
+            ahead = self.random.choice([1, 5, 50])
+            self.world.expire((partition, stats.first_offset + ahead))
+        else:
+            others = [
+                self.world.partition(partition=other).needed_from for other in range(PARTITIONS)
+            ]
+            others[partition] = self.random.randrange(stats.next_offset + 1)
+            self.world.release(
+                *enumerate(others), through=self.world.index - self.random.randrange(-2, 5)
+            )
 
     def open_producer(self):
         partition, producer = self.random.randrange(PARTITIONS), self.random.randrange(1, 4)

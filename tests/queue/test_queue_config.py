@@ -50,9 +50,6 @@ def test_the_map_holds_what_differs_and_reads_back():
         {"reorder_window": 1.5},
         {"overflow": "drop_oldest"},
         {"dead_letter_queue": "graveyard"},
-        {"retain": "retain"},
-        {"retain_seconds": 60},
-        {"retain_bytes": 1},
         {"compression": "zstd"},
         {"encrypted": True},
         {"backoff": 2.0},
@@ -100,7 +97,15 @@ def test_the_only_value_there_is_may_be_said():
         ({"visibility_timeout": float("nan")}, "is 0.001 to 86400 seconds, not nan$"),
         ({"visibility_timeout": float("inf")}, "is 0.001 to 86400 seconds, not inf$"),
         ({"visibility_timeout": 10**9_999}, "is 0.001 to 86400 seconds, not a number of more"),
-        ({"audit_retention": 5}, "audit_retention is 86400 seconds in this version, not 5$"),
+        ({"audit_retention": -1}, "audit_retention is 0 to 315360000 seconds, not -1$"),
+        ({"audit_retention": 10**9}, "audit_retention is 0 to 315360000 seconds"),
+        ({"retain": "for ever"}, "retain is one of until_settled, log, not 'for ever'$"),
+        ({"retain": ["log"]}, "retain is one of until_settled, log"),
+        ({"retain_seconds": 10**9}, "retain_seconds is 0 to 315360000 seconds"),
+        ({"retain_bytes": -1}, "retain_bytes is 1 to"),
+        ({"retain_bytes": 3, "partitions": 4}, "retain_bytes is split over the partitions"),
+        ({"retain": "until_settled", "retain_seconds": 5}, "retain_seconds and retain_bytes bound"),
+        ({"retain": "until_settled", "retain_bytes": 5}, "retain_seconds and retain_bytes bound"),
         ({"max_messages": 10**9_999}, "max_messages is a number of more than 64 bits"),
         ({"delivery_limit": 1_001}, "delivery_limit is 1 to 1000, or 0 for none"),
         ({"delivery_limit": -1}, "delivery_limit is 1 to 1000"),
@@ -121,7 +126,47 @@ def test_a_wrong_option_is_refused_by_name_and_range(wish, words):
 
 
 @pytest.mark.parametrize(
-    "encoded", [{"visibility_timeout": 5}, {"partitions": "4"}, {"name": "x"}, {"ordering": "key"}]
+    ("wish", "meant"),
+    [
+        ({"retain": "log"}, ("log", 0, 0)),
+        ({"retain_seconds": 1.5}, ("log", 1_500_000, 0)),
+        ({"retain_bytes": 9}, ("log", 0, 9)),
+        ({"retain": "log", "retain_seconds": 0, "retain_bytes": None}, ("log", 0, 0)),
+        ({"retain": None, "retain_seconds": None}, ("until_settled", 0, 0)),
+    ],
+)
+def test_a_bound_of_what_is_kept_makes_a_log(wish, meant):
+    config = QueueConfig.from_user(wish)
+    assert (config.retain, config.retain_seconds_us, config.retain_bytes) == meant
+    assert config.is_log == (meant[0] == "log")
+    assert QueueConfig.from_map(config.to_map()) == config
+
+
+def test_a_queue_becomes_a_log_and_a_log_a_queue():
+    queue = QueueConfig.from_user({"partitions": 2})
+    log = queue.updated({"retain_seconds": 60})
+    assert (log.retain, log.retain_seconds_us) == ("log", 60_000_000)
+    both = log.updated({"retain_bytes": 7})
+    assert [both.retained_bytes_share(number) for number in (0, 1)] == [4, 3]
+    for_ever = both.updated({"retain_seconds": None, "retain_bytes": 0})
+    assert (for_ever.retain, for_ever.retain_seconds_us, for_ever.retain_bytes) == ("log", 0, 0)
+    assert both.updated({"retain": "until_settled"}) == queue
+    assert both.updated({"retain": "log"}) == both
+    with pytest.raises(InvalidArgument):
+        both.updated({"retain": "until_settled", "retain_bytes": 7})
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {"retain_seconds_us": 5},
+        {"retain": "queue"},
+        {"retain_bytes": 5},
+        {"visibility_timeout": 5},
+        {"partitions": "4"},
+        {"name": "x"},
+        {"ordering": "key"},
+    ],
 )
 def test_a_map_of_strangers_is_checked_as_well(encoded):
     with pytest.raises(InvalidArgument):

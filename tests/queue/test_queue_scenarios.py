@@ -12,8 +12,9 @@ import pytest
 from queue_world import DEFAULT, NOON, SECOND, Client, World
 
 from raftq.errors import RaftqError
-from raftq.machine import DuplicateOf
+from raftq.machine import Bound, DuplicateOf
 from raftq.queue import commands
+from raftq.queue.command_reader import decode
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -58,7 +59,10 @@ class Story:
 
     def queue(self, **options):
         """Options of a queue; numbers are numbers."""
-        values = {name: float(v) if "." in v else int(v) for name, v in options.items()}
+        values = {
+            name: float(v) if "." in v else int(v) if v.isdigit() else v
+            for name, v in options.items()
+        }
         self.world = World(partitions=values.pop("partitions", 1), **values)
         return ["ok"]
 
@@ -157,13 +161,45 @@ class Story:
         reply = self.world.operate(commands.encode_unsubscribe, subscription=name)
         return self.error(reply) if isinstance(reply, RaftqError) else ["ok"]
 
+    def keep(self, **options):
+        self.world.update(**{name: int(v) if v.isdigit() else v for name, v in options.items()})
+        return ["ok"]
+
+    def expire(self, below):
+        reply = self.world.expire((0, int(below)))
+        return [f"{reply.messages} messages discarded"]
+
+    def release_history(self, below, *, through=None):
+        through = None if through is None else int(through)
+        header = self.world.machine.release_command(
+            self.world.index if through is None else through,
+            bytes(16),
+            (Bound(1, 0, int(below)),),
+        )
+        reply = self.world.apply(header)
+        if isinstance(reply, RaftqError):
+            return self.error(reply)
+        (found,) = decode(header).ranges
+        said = ", ".join(
+            f"{row.messages} {row.outcome} ({row.subscription})" for row in found.outcomes
+        )
+        return [f"{reply.messages} messages through index {reply.through}: {said or 'nothing'}"]
+
+    def settled(self, *ranges):
+        """Whether nobody needs the bodies of first-last."""
+        lines = []
+        for text in ranges:
+            first, last = map(int, text.split("-"))
+            lines.append(f"{text}: {'yes' if self.world.is_settled(first, last + 1) else 'no'}")
+        return lines
+
     def purge(self, *, dead="no", subscription=DEFAULT):
         options = {"dead": dead == "yes", "subscription": subscription}
         return [f"{self.world.operate(commands.encode_purge, **options).count} messages discarded"]
 
-    def redrive(self, *, reason="", dry_run="no", limit=0):
+    def redrive(self, *, reason="", dry_run="no", limit=0, subscription=DEFAULT):
         options = {"reason": reason, "dry_run": dry_run == "yes", "limit": int(limit)}
-        reply = self.world.operate(commands.encode_redrive, **options)
+        reply = self.world.operate(commands.encode_redrive, subscription=subscription, **options)
         if isinstance(reply, RaftqError):
             return self.error(reply)
         return [f"{reply.count} messages: {shown(reply.ranges)}"]
@@ -185,7 +221,8 @@ class Story:
             partition = self.world.machine.describe(queue, number)
             lines.append(
                 f"partition {number}: next {partition.next_offset}, first {partition.first_offset}, "
-                f"{partition.messages} messages of {partition.message_bytes} bytes"
+                + f"released {partition.released}, " * bool(partition.released)
+                + f"{partition.messages} messages of {partition.message_bytes} bytes"
             )
             for found in partition.subscriptions:
                 counts = ", ".join(

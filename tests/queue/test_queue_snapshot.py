@@ -122,12 +122,20 @@ def golden_world():
     client.nack(delivery, (2, 3), reason="no route", delay_us=5_000_000)
     client.nack(delivery, (3, 4), reject=True)
     client.nack(delivery, (4, 5))
-    other.take(2, subscription="billing")
+    theirs = other.take(2, subscription="billing")
     other.receive(99, number=3)
     world.operate(commands.encode_purge, partition=1, subscription="default")
     world.apply(commands.encode_drop(QUEUE, 1, force=True))
     client.ack(delivery, (1, 2))
     world.change_leader(4_000_000)
+    other.ack(theirs)
+    client.ack(delivery, (0, 1))
+    world.operate(commands.encode_purge)
+    world.release((0, 1), chain=bytes(range(16)))
+    log = world.config.updated({"retain_bytes": 64})
+    world.apply(commands.encode_configure(QUEUE, 0, 9, log))
+    world.publish(4)
+    world.expire((0, 12))
     return world
 
 
