@@ -324,11 +324,12 @@ def column(data: Buffer, header: Header, name: str) -> memoryview | None:
 
     `dedup_hash` comes as bytes, 16 a message, the others as integers.
     """
+    wanted = _COLUMNS[name].flag
+    if wanted and not wanted & header.flags:
+        return None
     position = HEADER_BYTES
     for known, (flag, width, code) in _COLUMNS.items():
         if flag and not flag & header.flags:
-            if known == name:
-                return None
             continue
         size = width * header.count
         if known == name:

@@ -175,9 +175,10 @@ class Host:
     def _arm(self) -> None:
         if self._stopped:
             return  # A turn may have been the one that stopped the node.
-        earliest = min(
-            (g.deadline for g in self.groups.values() if not g.quarantined), default=None
-        )
+        earliest: Micros | None = None
+        for group in self.groups.values():
+            if (earliest is None or group.deadline < earliest) and not group.quarantined:
+                earliest = group.deadline
         if earliest is None or (self._armed_at is not None and self._armed_at <= earliest):
             return
         if self._timer is not None:

@@ -59,9 +59,9 @@ class Mending:
 
     def tick(self, now: Micros) -> None:
         """Once a turn, before the core is asked for anything."""
-        self.repair.tick(now)
+        is_open = self.repair.tick(now)
         core, log = self._group.raft, self._group.log
-        if self.repair.is_open:
+        if is_open:
             core.log.note_damage(log.holes[0].first if log.holes else log.first_index)
             if self.needs_snapshot:
                 core.unreadable = core.apply_next

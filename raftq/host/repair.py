@@ -101,12 +101,16 @@ class Repair:
         """Whether something is lost here and not repaired."""
         return bool(self._group.log.holes) or self._group.mending.needs_snapshot
 
-    def tick(self, now: Micros) -> None:
-        """Called once a turn: sees new damage, and that answers do not come."""
+    def tick(self, now: Micros) -> bool:
+        """Called once a turn: sees new damage, and that answers do not come; whether there is any."""
         if not self.is_open:
             if self._is_open:
                 self._finished()
-            return
+            return False
+        self._go_on_if_due(now)
+        return self.is_open
+
+    def _go_on_if_due(self, now: Micros) -> None:
         if not self._is_open:
             self._is_open = True
             self.deadline = now

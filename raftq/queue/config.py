@@ -187,8 +187,11 @@ class QueueConfig:
 
     def to_map(self) -> dict[str, str | int | bool]:
         """A flat map for the log: what differs from the defaults, durations in microseconds."""
-        known = {name: value for name, value in asdict(self).items() if name != "labels"}
-        result = {name: value for name, value in known.items() if value != _DEFAULTS[name]}
+        result: dict[str, str | int | bool] = {}
+        for name, default in _DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
+                result[name] = value
         result |= {_LABEL_PREFIX + name: self.labels[name] for name in sorted(self.labels)}
         return result
 

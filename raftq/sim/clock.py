@@ -38,7 +38,8 @@ class SimClock:
         return Micros(self._base + (self._loop.now - self._base_now) * self._rate // RATE_ONE)
 
     def wall(self) -> Micros:
-        return Micros(self.monotonic() + self._wall_offset)
+        now = self._base + (self._loop.now - self._base_now) * self._rate // RATE_ONE
+        return Micros(now + self._wall_offset)
 
     def set_rate(self, rate: int) -> None:
         """From now on the clocks run at `rate` millionths of true speed."""

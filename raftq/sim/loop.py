@@ -40,6 +40,11 @@ Result = TypeVar("Result")
 MICROS = 1_000_000
 NO_SLACK = Micros(0)
 COLLECT_EVERY_MICROS = 4 * MICROS
+COLLECT_ALL_EVERY = 4
+"""Mostly what was made since the last time is looked at: the whole heap of a cluster costs far more."""
+
+YOUNG = 1
+ALL = 2
 
 CALLBACKS_PER_INSTANT_MAX = 2_000_000
 """More than this without time passing is code that waits for itself."""
@@ -77,6 +82,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._running = False
         self._closed = False
         self._collect_at = COLLECT_EVERY_MICROS
+        self._collections = 0
         self._graveyard: list[object] = []
         self._generators: dict[int, Process | None] = {}
         self._collector_was_on = gc.isenabled()
@@ -144,9 +150,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> SimHandle:
         """As call_at, in the loop's own unit."""
-        moment: int = max(when, self.now)
-        if self._timer_slack and moment > self.now:
-            moment += int(self._random.random() * self._timer_slack)
+        moment: int = self.now
+        if when > moment:
+            moment = when
+            if self._timer_slack:
+                moment += int(self._random.random() * self._timer_slack)
         if context is None:
             context = contextvars.copy_context()
         handle = SimHandle(callback, args, self, context, moment / MICROS)
@@ -291,7 +299,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _collect(self) -> None:
         self._collect_at = self.now + COLLECT_EVERY_MICROS
         self.trace.mix(self.now, self.callbacks, self._sequence)
-        gc.collect()
+        self._collections += 1
+        gc.collect(ALL if self._collections % COLLECT_ALL_EVERY == 0 else YOUNG)
         self._raise_failure()
 
     def timer_cancelled(self) -> None:

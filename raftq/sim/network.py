@@ -140,10 +140,11 @@ class Fabric:
 
     def latency(self) -> int:
         """How long the next piece is on its way."""
-        facts = self._latency
-        micros = facts.micros_min + int(self._draw() * (facts.micros_max - facts.micros_min))
-        if self.one_in(facts.spike_one_in):
-            micros += int(self._draw() * facts.spike_micros)
+        micros_min, micros_max, spike_one_in, spike_micros, _ = self._latency
+        draw = self._draw
+        micros = micros_min + int(draw() * (micros_max - micros_min))
+        if draw() * spike_one_in < 1.0:
+            micros += int(draw() * spike_micros)
         return micros
 
     def one_in(self, many: int) -> bool:
@@ -151,7 +152,8 @@ class Fabric:
 
     def schedule(self, length: int, free_at: int) -> tuple[int, int]:
         """When `length` bytes arrive over a line free at `free_at`, and when it is free again."""
-        sent_at = max(self.loop.now, free_at) + length // self._latency.bytes_per_micro
+        now = self.loop.now
+        sent_at = max(free_at, now) + length // self._latency.bytes_per_micro
         return sent_at + self.latency(), sent_at
 
     def next_serial(self) -> int:

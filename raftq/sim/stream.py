@@ -255,15 +255,17 @@ class SimTransport(asyncio.Transport):
         pending = self._pending
         while pending and (room := WINDOW_BYTES - self._in_window) > 0:
             data = pending.popleft()
-            limit = min(room, PIECE_BYTES_MAX)
-            if len(data) > 1 and self._fabric.one_in(SPLIT_ONE_IN):
-                limit = min(limit, 1 + self._fabric.random.randrange(len(data) - 1))
-            if len(data) > limit:
+            length = len(data)
+            limit = min(PIECE_BYTES_MAX, room)
+            if length > 1 and self._fabric.one_in(SPLIT_ONE_IN):
+                limit = min(limit, 1 + self._fabric.random.randrange(length - 1))
+            if length > limit:
                 pending.appendleft(data[limit:])
                 data = data[:limit]
-            self._pending_bytes -= len(data)
-            self._in_window += len(data)
-            self._send(data)
+                length = limit
+            self._pending_bytes -= length
+            self._in_window += length
+            self._send(data, length)
         if self._writing_paused and self._pending_bytes <= self._low_bytes:
             self._writing_paused = False
             assert self._protocol is not None, "paused before connection_made"
@@ -271,13 +273,12 @@ class SimTransport(asyncio.Transport):
         if self._is_closing and not pending and not self.is_lost:
             self._finish(ORDERLY)
 
-    def _send(self, piece: bytes | End) -> None:
-        """Put a piece on the wire."""
-        length = 0 if isinstance(piece, End) else len(piece)
+    def _send(self, piece: bytes | End, length: int = 0) -> None:
+        """Put a piece of so many bytes on the wire."""
         arrival, self._wire_free_at = self._fabric.schedule(length, self._wire_free_at)
         wire = self._wire
-        if wire:
-            arrival = max(arrival, wire[-1][0])
+        if wire and wire[-1][0] > arrival:
+            arrival = wire[-1][0]
         wire.append((arrival, piece))
         if self._wire_timer is None:
             self._set_wire_timer(arrival)
@@ -330,16 +331,19 @@ class SimTransport(asyncio.Transport):
             return
         while received and not self._reading_paused and not self.is_closing():
             buffer = memoryview(protocol.get_buffer(-1))
-            count = 0
-            while received and count < len(buffer):
-                piece = received.popleft()
-                part = piece[: len(buffer) - count]
-                buffer[count : count + len(part)] = part
+            room, count = len(buffer), 0
+            parts = []
+            while received and count < room:
+                part = received.popleft()
+                if len(part) > room - count:
+                    received.appendleft(part[room - count :])
+                    part = part[: room - count]
+                parts.append(part)
                 count += len(part)
-                if len(part) < len(piece):
-                    received.appendleft(piece[len(part) :])
-            self._fabric.delivered(self, buffer[:count])
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            buffer[:count] = data
             buffer.release()
+            self._fabric.delivered(self, data)
             self.peer._taken(count)
             protocol.buffer_updated(count)
         if self._end_received and not received and not self.is_closing():
@@ -353,6 +357,7 @@ class SimTransport(asyncio.Transport):
             return
         if self._fabric.is_open(self.remote[0], self.local[0]):
             self._in_window -= count
-            self._pump()
+            if self._pending or self._writing_paused or self._is_closing:
+                self._pump()
         else:
             self._unacknowledged += count

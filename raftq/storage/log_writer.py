@@ -388,8 +388,8 @@ class LogWriter:
             free = self._disk.free_bytes()
             self.is_full = free < self._sizes.reserve_bytes
             self.is_pressed = free < self._sizes.pressed_bytes
-        deadline = self.next_deadline()
-        if deadline is not None and monotonic >= deadline:
+        is_long_ago = monotonic >= self._last_sync + IDLE_MARK_MICROS
+        if is_long_ago and self.next_deadline() is not None:
             self._append(
                 [], 0, flags=MARK, records=0, state=self._appender.state, commit=self._commit
             )
