@@ -5,7 +5,7 @@ drawn per pass of the loop, so that nothing waits longer than a slice takes (abo
 only once it is durable; until then the older one and the log behind it are kept. One that fails
 (a full disk) is forgotten and said; the next is taken when as much has been applied again.
 
-A digest is taken at every multiple of `CHECKPOINT_ENTRIES`; leaders send theirs in heartbeats, and a
+A digest is taken at every multiple of `checkpoint_entries`; leaders send theirs in heartbeats, and a
 replica whose digest differs at the same index has diverged.
 """
 
@@ -13,8 +13,8 @@ from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from raftq.host.tuning import Tuning
 from raftq.ids import Index
-from raftq.limits import CHECKPOINT_ENTRIES, SNAPSHOT_EVERY_BYTES, SNAPSHOT_EVERY_ENTRIES
 from raftq.observability.logs import logger
 from raftq.raft import Entry, SnapshotMeta
 from raftq.storage.snapshots import SnapshotWriter
@@ -28,8 +28,9 @@ _log = logger("raftq.host")
 class Snapshotter:
     """Decides when, and draws the slices."""
 
-    def __init__(self, group: "Group", loop: AbstractEventLoop) -> None:
+    def __init__(self, group: "Group", loop: AbstractEventLoop, tuning: Tuning) -> None:
         self._group = group
+        self._tuning = tuning
         self._loop = loop
         self._snapshot_index: Index = group.log.snapshot.index
         self._bytes_since = 0
@@ -41,13 +42,13 @@ class Snapshotter:
         """The machine has applied `entry`, and nothing after it."""
         group = self._group
         self._bytes_since += entry.size
-        if entry.index % CHECKPOINT_ENTRIES == 0:
+        if entry.index % self._tuning.checkpoint_entries == 0:
             group.raft.checkpoint(entry.index, group.machine.digest())
         behind = entry.index - self._snapshot_index
         if self._slices is None and (
             self._is_wanted
-            or behind >= SNAPSHOT_EVERY_ENTRIES
-            or self._bytes_since >= SNAPSHOT_EVERY_BYTES
+            or behind >= self._tuning.snapshot_entries
+            or self._bytes_since >= self._tuning.snapshot_bytes
         ):
             self._begin(entry)
 

@@ -12,7 +12,7 @@ proposer's callback.
 
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
@@ -27,6 +27,7 @@ from raftq.host.retention import Retention
 from raftq.host.succession import successor
 from raftq.host.ticks import Ticks
 from raftq.host.transfers import Transfers
+from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
 from raftq.limits import (
@@ -65,6 +66,7 @@ class Group:
         observer: Observer,
         may_vote: bool = True,
         faults: Faults = NONE,
+        tuning: Tuning = DEFAULT_TUNING,
         witness: Witness | None = None,
     ) -> None:
         self.group = group
@@ -96,7 +98,7 @@ class Group:
         if log.contradictions:
             self.quarantined = f"damaged beyond repair: {'; '.join(log.contradictions)}"
         self.restore()
-        self.snapshotter = Snapshotter(self, loop)
+        self.snapshotter = Snapshotter(self, loop, tuning)
         self._transfers = Transfers(self)
         log.on_persisted = self._on_persisted
         log.on_failure = self._on_failure
@@ -333,12 +335,10 @@ class Group:
                     return  # The disk failed, and everybody who waited has heard.
             if ready.snapshot is not None:
                 self.restore()
-            for message in ready.send_now:
-                self._send_message(message)
+            self._send_all(ready.send_now)
             if ready.send_after:
                 if ready.after_seq <= self._persisted:
-                    for message in ready.send_after:
-                        self._send_message(message)
+                    self._send_all(ready.send_after)
                 else:
                     self._after.append((ready.after_seq, ready.send_after))
             if ready.apply:
@@ -348,18 +348,18 @@ class Group:
             if ready.snapshot_send or ready.snapshot_receive:
                 self._transfers.serve(ready)
 
-    def _send_message(self, message: Message) -> None:
-        node = self.nodes.get(message.to)
-        if node is not None:
-            self._send(node, self.group, message)
+    def _send_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            node = self.nodes.get(message.to)
+            if node is not None:
+                self._send(node, self.group, message)
 
     def _on_persisted(self, seq: WriteSeq) -> None:
         if self.stopped:
             return
         self._persisted = seq
         while self._after and self._after[0][0] <= seq:
-            for message in self._after.popleft()[1]:
-                self._send_message(message)
+            self._send_all(self._after.popleft()[1])
         self._tell_time()
         self.raft.persisted(seq)
         self.want_turn()

@@ -18,6 +18,7 @@ from raftq.host.identity import Identity
 from raftq.host.link import Link
 from raftq.host.links import Links
 from raftq.host.observer import Observer
+from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.host.witness import Witness
 from raftq.ids import ClusterId, GroupId, Micros, ReplicaId
 from raftq.machine import Machine
@@ -48,6 +49,7 @@ class Host:
         forwarded: Forwarded,
         on_link_lost: Callable[[str], None],
         faults: Faults = NONE,
+        tuning: Tuning = DEFAULT_TUNING,
         witness: Witness | None = None,
     ) -> None:
         self.environment = environment
@@ -55,6 +57,7 @@ class Host:
         self.groups: dict[GroupId, Group] = {}
         self.links = Links(environment, identity, self, loop)
         self._faults = faults
+        self._tuning = tuning
         self._witness = witness
         self._activated = activated
         self._forwarded = forwarded
@@ -126,6 +129,7 @@ class Host:
             observer=observer,
             may_vote=may_vote,
             faults=self._faults,
+            tuning=self._tuning,
             witness=self._witness,
         )
         self.groups[group] = member

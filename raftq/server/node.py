@@ -18,6 +18,7 @@ from typing import NamedTuple
 from raftq.env import Environment
 from raftq.host import Group, Host, Identity, Member
 from raftq.host import identity as identities
+from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.host.witness import Witness
 from raftq.ids import METADATA_GROUP, Micros
 from raftq.observability.logs import logger
@@ -58,7 +59,7 @@ class NodeConfig:
 
     `members` are the founding nodes with their peer addresses, the same list on every node; a data
     directory that belongs to a cluster ignores it. `groups` is how many groups a new cluster gets
-    for its queues (0: as many as founders). The faults and the witness are the simulator's.
+    for its queues (0: as many as founders). The faults, the tuning and the witness are the simulator's.
     """
 
     name: str
@@ -69,6 +70,7 @@ class NodeConfig:
     raft_faults: Faults = NONE
     storage_faults: StorageFaults = NO_STORAGE_FAULTS
     queue_faults: QueueFaults = NO_QUEUE_FAULTS
+    tuning: Tuning = DEFAULT_TUNING
     witness: Witness | None = None
 
 
@@ -104,6 +106,7 @@ class Node:
             forwarded=self.router.from_peer,
             on_link_lost=self.router.link_lost,
             faults=config.raft_faults,
+            tuning=config.tuning,
             witness=config.witness,
         )
         self.metadata = MetadataView()

@@ -86,6 +86,7 @@ class Replicas:
             incarnation=own or identity.incarnation,
             boot=identity.boot,
             membership=membership,
+            sizes=self._node.config.tuning.sizes,
             faults=self._node.config.storage_faults,
         )
         log.close()
@@ -99,6 +100,7 @@ class Replicas:
             group_directory(group),
             incarnation=own or identity.incarnation,
             boot=identity.boot,
+            sizes=self._node.config.tuning.sizes,
             faults=self._node.config.storage_faults,
         )
 

@@ -5,8 +5,8 @@ Rules
 1. A restart is a new process with a new `Node` on the disk that the machine kept; nothing else is
    carried over.
 2. A node that fails to start, or stops by itself without having been asked to, fails the run.
-   Only a sync that failed excuses a stop; and a node that finds no room to start in is started
-   again and again, as a supervisor would.
+   Only a sync that failed excuses a stop, or a disk without any room; a node that has none is
+   started again and again, as a supervisor would.
 3. Clients live on machines of their own and reach nodes through the network alone.
 """
 
@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 from raftq.env import Environment
 from raftq.host import Group, Member
+from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.ids import METADATA_GROUP, GroupId, Micros
+from raftq.limits import KIB, MIB
 from raftq.queue.faults import NO_FAULTS as NO_QUEUE_FAULTS
 from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import NONE as NO_RAFT_FAULTS
@@ -26,20 +28,30 @@ from raftq.raft.faults import Faults as RaftFaults
 from raftq.server import Address, Node, NodeConfig
 from raftq.server.request import Request
 from raftq.sim.disk import UNLIMITED_BYTES
+from raftq.sim.entropy import generator
 from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
 from raftq.sim.network import Fabric, Latency
+from raftq.sim.operator import Operator
 from raftq.sim.process import Process
 from raftq.sim.rot import Rot
 from raftq.sim.watch import Watch
 from raftq.storage.faults import NO_FAULTS as NO_STORAGE_FAULTS
 from raftq.storage.faults import Faults as StorageFaults
+from raftq.storage.log_writer import Sizes
 from raftq.wire import cbor
 from raftq.wire.frames import FrameKind
 
 CLIENT_PORT = 7400
 PEER_PORT = 7500
 START_PAUSE_SECONDS = 0.5
+START_PAUSE_MICROS = 500_000
+
+SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
+RESERVE_BYTES = 1 * MIB
+SNAPSHOT_ENTRIES_MIN = 20_000
+SNAPSHOT_ENTRIES_SPREAD = 1
+CHECKPOINT_ENTRIES = (40, 400)
 
 
 class Bugs(NamedTuple):
@@ -51,6 +63,19 @@ class Bugs(NamedTuple):
 
 
 NO_BUGS = Bugs()
+
+
+def draw_tuning(choose: random.Random) -> Tuning:
+    """Everything small: segments roll, snapshots are taken and digests compared many times a run."""
+    first = choose.choice(SEGMENT_BYTES)
+    largest = choose.choice([size for size in SEGMENT_BYTES if size >= first])
+    return Tuning(
+        snapshot_entries=int(SNAPSHOT_ENTRIES_MIN * SNAPSHOT_ENTRIES_SPREAD ** choose.random()),
+        checkpoint_entries=choose.choice(CHECKPOINT_ENTRIES),
+        sizes=Sizes(
+            segment_bytes_first=first, segment_bytes_max=largest, reserve_bytes=RESERVE_BYTES
+        ),
+    )
 
 
 class SimCluster:
@@ -65,6 +90,7 @@ class SimCluster:
         clients: int,
         groups: int,
         bugs: Bugs = NO_BUGS,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         self.loop = loop
         self.fabric = Fabric(loop, seed=seed)
@@ -74,10 +100,15 @@ class SimCluster:
         self.rotten = Rot()
         self.servers: dict[str, Node] = {}
         """The nodes that run, by name; a paused one is among them."""
+        self.operator = Operator(self)
         self._failing: dict[str, bool] = {}
         self._full: dict[str, bool] = {}
+        self._stopped: dict[str, bool] = {}
+        """Nodes that stopped themselves, and will be started again unless somebody else does."""
+        self._choose = generator(seed, "cluster")
         self._groups = groups
         self._bugs = bugs
+        self._tuning = tuning
         self._members = tuple(Member(name, name, PEER_PORT) for name in self.nodes)
         self._machines = {
             name: Hardware(loop, self.fabric, name, seed=seed)
@@ -116,6 +147,7 @@ class SimCluster:
             raft_faults=self._bugs.raft,
             storage_faults=self._bugs.storage,
             queue_faults=self._bugs.queue,
+            tuning=self._tuning,
             witness=self.watch,
         )
         while True:
@@ -133,15 +165,30 @@ class SimCluster:
 
     def _failed(self, name: str, error: BaseException) -> None:
         """A node stops itself: right if its disk was made to fail, else a bug."""
-        if name not in self._failing:
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and name in self._full
+        if name not in self._failing and not is_full:
             raise error
         process = self._machines[name].process
 
         def stop() -> None:
             if self._machines[name].process is process:
+                self.loop.trace.event(self.loop.now, name, f"stops: {error}")
                 self.kill(name)
+                if name not in self._failing:
+                    self._stopped[name] = True
+                    again = Micros(self.loop.now + START_PAUSE_MICROS)
+                    self.loop.call_at_micros(again, self._start_again, name)
 
         self.loop.call_at_micros(self.loop.now, stop)
+
+    def _start_again(self, name: str) -> None:
+        if self._stopped.pop(name, False):
+            self.restart(name)
+
+    def serving(self) -> list[str]:
+        """The nodes that run and are not paused."""
+        processes = {name: self._machines[name].process for name in self.servers}
+        return [name for name, each in processes.items() if each is not None and not each.is_paused]
 
     def restart(self, node: str) -> None:
         process, environment = self._machines[node].start()
@@ -149,10 +196,12 @@ class SimCluster:
 
     def kill(self, node: str) -> None:
         self.servers.pop(node, None)
-        self._machines[node].kill()
+        if not self._stopped.pop(node, False):
+            self._machines[node].kill()
 
     def power_loss(self, node: str) -> None:
         self.servers.pop(node, None)
+        self._stopped.pop(node, None)
         self._machines[node].power_loss()
 
     def lose_disk(self, node: str) -> None:
@@ -160,6 +209,11 @@ class SimCluster:
         self.kill(node)
         self._machines[node].disk.lose_all()
         self.restart(node)
+
+    def replace_disk(self, node: str) -> None:
+        """As `lose_disk`, and the operator has the cluster take it for the old one."""
+        self.lose_disk(node)
+        self.operator.replace(node)
 
     def control(self, node: str, **fields: Any) -> list[int]:
         """Ask a node as a client would; what kind of frame it answered is in the list, once it has."""
@@ -175,10 +229,14 @@ class SimCluster:
         return kinds
 
     def pause(self, node: str) -> None:
-        self._machines[node].pause()
+        if not self._stopped.pop(node, False):
+            self._machines[node].pause()
 
     def resume(self, node: str) -> None:
-        self._machines[node].resume()
+        if self._machines[node].is_up:
+            self._machines[node].resume()
+        else:
+            self.restart(node)
 
     def leader(self) -> str | None:
         """Who leads the first group that serves a queue; of two that believe it, the later one."""
@@ -225,13 +283,17 @@ class SimCluster:
     def mend_syncs(self, node: str) -> None:
         self._machines[node].disk.fail_syncs(0)
         del self._failing[node]
+        self._stopped.pop(node, None)
         if not self._machines[node].is_up:
             self.restart(node)
 
     def fill_disk(self, node: str) -> None:
+        """Less is left than the reserve for what frees space; now and then nothing at all."""
         self._full[node] = True
         disk = self._machines[node].disk
-        disk.capacity_bytes = disk.used_bytes
+        reserve = self._tuning.sizes.reserve_bytes
+        room = self._choose.choice((0, self._choose.randrange(reserve), reserve - 1))
+        disk.capacity_bytes = disk.used_bytes + room
 
     def empty_disk(self, node: str) -> None:
         del self._full[node]

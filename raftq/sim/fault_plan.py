@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How often a kind is drawn, and how long it lasts. Of weight 0: only where it is asked for."""
+    """How often a kind is drawn, and how long it lasts."""
 
     weight: int
     micros_min: int
@@ -57,8 +57,15 @@ KINDS = {
     "disk_full": Shape(2, 1 * MICROS, 6 * MICROS),
     "jump": Shape(1, 1, 2),
     "rate": Shape(1, 1 * MICROS, 8 * MICROS),
-    "rot": Shape(0, 1, 2),
+    "rot": Shape(2, 1, 2),
+    "lose_disk": Shape(2, 1 * MICROS, 6 * MICROS),
 }
+
+TAKE_COPIES = ("rot", "lose_disk")
+"""A plan has one of them at most, and one lost disk: a copy of everything has to be left somewhere."""
+
+LOSS = "lose_disk"
+INSTEAD_OF_LOSS = "power_loss"
 
 
 def draw_plan(
@@ -66,11 +73,17 @@ def draw_plan(
 ) -> list[Fault]:
     """A plan of exactly `faults` faults that are over when the quiet part of `duration` begins."""
     names = tuple(kinds) or tuple(KINDS)
-    weights = [max(KINDS[name].weight, 1 if kinds else 0) for name in names]
+    if set(TAKE_COPIES) <= set(names):
+        left_out = choose.choice(TAKE_COPIES)
+        names = tuple(name for name in names if name != left_out)
+    weights = [KINDS[name].weight for name in names]
     end = duration - duration // QUIET_SHARE
     assert end > SETTLE_MICROS, "too short for faults"
     plan = []
-    for name in choose.choices(names, weights, k=faults):
+    has_loss = False
+    for drawn in choose.choices(names, weights, k=faults):
+        name = INSTEAD_OF_LOSS if drawn == LOSS and has_loss else drawn
+        has_loss = has_loss or name == LOSS
         shape = KINDS[name]
         longest = min(shape.micros_max, end - SETTLE_MICROS)
         length = choose.randint(min(shape.micros_min, longest), longest)

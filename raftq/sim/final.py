@@ -28,7 +28,7 @@ def has_converged(cluster: SimCluster) -> bool:
                     f"{node} quarantined its replica of group {replica.group}: "
                     f"{replica.quarantined}"
                 )
-    if len(cluster.servers) < len(cluster.nodes):
+    if len(cluster.servers) < len(cluster.nodes) or not cluster.operator.is_done:
         return False
     return all(_is_settled(cluster, group) for group in _groups(cluster))
 

@@ -79,7 +79,8 @@ class Hardware:
 
     def power_loss(self) -> None:
         """The machine stops: silent, and what was not synced may be lost."""
-        self._ended()
+        if self.process is not None:
+            self._ended()
         self._fabric.power_off(self.name)
         self.disk.power_loss()
         self.boot += 1

@@ -39,6 +39,9 @@ SLOW_NETWORKS = {
 }
 """What is lost below TCP comes late, in its turn."""
 
+DURING_CHANGES = ("", "kill", "power_loss", "pause", "isolate_leader", "partition")
+"""What happens besides while a lost disk is replaced; nothing is among them."""
+
 LEADER_ONE_IN = 2
 """How often the leader is chosen, where one is to be chosen."""
 
@@ -193,6 +196,33 @@ class Nemesis:
                 self._cluster.restart(node)
 
         self._loop.call_at_micros(Micros(self._loop.now + self._crash_pause()), turn)
+        return end
+
+    def _lose_disk(self, fault: Fault) -> Callable[[], None] | None:
+        """A node comes back empty and is replaced; while the groups change, something else fails."""
+        node = self._victim(fault)
+        if node is None:
+            return None
+        self._tell("loses its disk", node)
+        self._cluster.replace_disk(node)
+        other = self._choose.choice(DURING_CHANGES)
+        endings: list[Callable[[], None] | None] = []
+        is_over = False
+
+        def fail() -> None:
+            if not is_over:
+                endings.append(getattr(self, f"_{other}")(fault))
+
+        def end() -> None:
+            nonlocal is_over
+            is_over = True
+            for ending in endings:
+                if ending is not None:
+                    ending()
+
+        if other:
+            moment = self._loop.now + self._choose.randrange(fault.duration)
+            self._loop.call_at_micros(Micros(moment), fail)
         return end
 
     def _crash_pause(self) -> int:

@@ -19,7 +19,7 @@ from raftq.client.client import AsyncClient
 from raftq.env import Environment
 from raftq.ids import Micros
 from raftq.sim.checkers import ViolationError
-from raftq.sim.cluster import NO_BUGS, Bugs, SimCluster
+from raftq.sim.cluster import NO_BUGS, Bugs, SimCluster, draw_tuning
 from raftq.sim.entropy import generator
 from raftq.sim.fault_plan import QUIET_SHARE, Fault, draw_plan
 from raftq.sim.final import compare, has_converged, is_scrubbed, scrub
@@ -46,6 +46,7 @@ SCENARIO_SECONDS_MAX = 60
 TERMS_MIN = 2
 TERMS_PER_FAULT = 2
 TERMS_PER_COMBINATION = 6
+COMBINED = ("combination", "lose_disk")
 TERMS_PER_SCENARIO = 20
 TERMS_PER_CRASH_SECOND = 3
 """Terms that faults explain: the first and a split vote; one when each begins, one when it ends."""
@@ -137,6 +138,7 @@ class _Run:
             clients=len(HOSTS),
             groups=choose.choice((1, 1, 2)),
             bugs=plan.bugs,
+            tuning=draw_tuning(generator(seed, "tuning")),
         )
         self.availability = Availability(bound=Micros(UNAVAILABLE_SECONDS_MAX * MICROS))
         self.workload = Workload(
@@ -282,7 +284,7 @@ def _terms_of(fault: Fault) -> int:
     """How many terms a fault explains."""
     if fault.kind == "crash_loop":
         return TERMS_PER_FAULT + TERMS_PER_CRASH_SECOND * fault.duration // MICROS
-    return TERMS_PER_COMBINATION if fault.kind == "combination" else TERMS_PER_FAULT
+    return TERMS_PER_COMBINATION if fault.kind in COMBINED else TERMS_PER_FAULT
 
 
 def _described(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from raftq.ids import Micros
 from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import SimCluster
 from raftq.sim.loop import MICROS
-from raftq.wire.frames import FrameKind
 
 LEADER_SECONDS_MAX = 10
 LOOK_SECONDS = 0.01
@@ -153,13 +152,11 @@ class Stage:
 
     async def replace(self, node: str) -> None:
         """Have the cluster take the node's new directory for its own, as an operator would."""
-        self.tell("shall be replaced", node)
+        operator = self.cluster.operator
+        operator.replace(node)
         for _ in range(REPLACE_LOOKS_MAX):
-            others = [name for name in self.others(node) if name in self.cluster.servers]
-            answers = [self.cluster.control(name, do="replace_node", name=node) for name in others]
             await asyncio.sleep(REPLACE_LOOK_SECONDS)
-            if [FrameKind.CONTROLLED] in answers:
-                self.tell("is being replaced", node)
+            if not operator.is_asking(node):
                 return
         raise ViolationError(f"{node} cannot be replaced")
 
@@ -167,10 +164,7 @@ class Stage:
         """Wait until all groups have the members that they shall have, as everybody knows."""
         for _ in range(REPLACE_LOOKS_MAX):
             await asyncio.sleep(REPLACE_LOOK_SECONDS)
-            machines = [server.metadata.machine for server in self.cluster.servers.values()]
-            known = [machine.groups() for machine in machines if machine is not None]
-            leaving = [group.leaving for groups in known for group in groups if group.leaving]
-            if len(known) == len(self.nodes) and not leaving:
+            if self.cluster.operator.is_done:
                 return
         raise ViolationError("members are still changing")
 

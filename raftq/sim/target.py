@@ -65,6 +65,10 @@ class Target(Protocol):
         """The whole network is like that from now on, or as usual."""
         ...
 
+    def replace_disk(self, node: str) -> None:
+        """The node's disk is lost; it comes back empty, and takes its own place as a new member."""
+        ...
+
     def rot(self, node: str, choose: random.Random) -> str:
         """Bytes in a file of the node change, up or down; what was done."""
         ...

@@ -6,6 +6,7 @@ from xxhash import xxh3_128
 from raftq.errors import InvalidArgument
 from raftq.host import Host, Member
 from raftq.host import identity as identities
+from raftq.host.tuning import DEFAULT_TUNING
 from raftq.machine import Admitted, Applied, DuplicateOf, Later
 from raftq.raft import Membership
 from raftq.sim.hardware import Hardware
@@ -111,6 +112,7 @@ class HostNode:
             activated=self.activated,
             forwarded=lambda *frame: self.frames.append(frame),
             on_link_lost=self.lost_links.append,
+            tuning=world.tuning,
         )
 
     def activated(self, identity):
@@ -152,10 +154,11 @@ class HostNode:
 class World:
     """The cluster. Use as a context manager."""
 
-    def __init__(self, *names, groups=1, seed=1, members=None):
+    def __init__(self, *names, groups=1, seed=1, members=None, tuning=DEFAULT_TUNING):
         self.names = names or NAMES
         self.members = members or self.names
         self.groups = groups
+        self.tuning = tuning
         self.loop = SimLoop(seed=seed)
         self.fabric = Fabric(self.loop, seed=seed, latency=QUIET)
         self.machines = {

@@ -6,7 +6,8 @@ import pytest
 from host_world import LATER, NAMES, REFUSE, SECOND, World
 
 from raftq.errors import Busy, InvalidArgument, StorageFull
-from raftq.host import Redirect, checkpoints
+from raftq.host import Redirect
+from raftq.host.tuning import Tuning
 from raftq.limits import MIB
 
 
@@ -287,10 +288,8 @@ def test_a_machine_that_raises_stops_its_replica_and_no_other():
         assert [each for each in world.leaders(1) if each != name]
 
 
-def test_a_snapshot_is_taken_and_restored_on_restart(monkeypatch):
-    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_ENTRIES", 20)
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_ENTRIES", 5)
-    with World() as world:
+def test_a_snapshot_is_taken_and_restored_on_restart():
+    with World(tuning=Tuning(snapshot_entries=20, checkpoint_entries=5)) as world:
         world.start()
         leader = world.led()
         for number in range(50):
@@ -313,9 +312,8 @@ def test_a_snapshot_is_taken_and_restored_on_restart(monkeypatch):
         world.until(lambda: again.machine.commands[-1][0] == b"last")
 
 
-def test_after_a_snapshot_that_failed_the_next_is_taken(monkeypatch):
-    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_ENTRIES", 20)
-    with World("n1") as world:
+def test_after_a_snapshot_that_failed_the_next_is_taken():
+    with World("n1", tuning=Tuning(snapshot_entries=20)) as world:
         world.start()
         group = world.group(world.led())
         disk = world.machines["n1"].disk
@@ -336,9 +334,8 @@ def test_after_a_snapshot_that_failed_the_next_is_taken(monkeypatch):
         assert world.nodes["n1"].failures == []
 
 
-def test_a_machine_that_differs_is_found_by_its_digest(monkeypatch):
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_ENTRIES", 5)
-    with World() as world:
+def test_a_machine_that_differs_is_found_by_its_digest():
+    with World(tuning=Tuning(checkpoint_entries=5)) as world:
         world.start()
         leader = world.led()
         victim = next(name for name in NAMES if name != leader)
