@@ -45,6 +45,17 @@ MaxMessageBytesOption = Annotated[int | None, typer.Option(help="Bytes of one me
 AuditRetentionOption = Annotated[
     float | None, typer.Option(help="Seconds for which settled messages are kept for audits.")
 ]
+RetainOption = Annotated[
+    str | None,
+    typer.Option(help="until_settled, or log: messages stay readable when they are settled."),
+]
+RetainSecondsOption = Annotated[
+    float | None,
+    typer.Option(help="Make it a log that keeps messages for so many seconds; 0: without end."),
+]
+RetainBytesOption = Annotated[
+    int | None, typer.Option(help="Make it a log that keeps its newest so many bytes; 0: all.")
+]
 ProtectedOption = Annotated[
     bool | None, typer.Option("--protected/--unprotected", help="Guard it against removal.")
 ]
@@ -62,6 +73,9 @@ def create(
     max_messages: MaxMessagesOption = None,
     max_bytes: MaxBytesOption = None,
     max_message_bytes: MaxMessageBytesOption = None,
+    retain: RetainOption = None,
+    retain_seconds: RetainSecondsOption = None,
+    retain_bytes: RetainBytesOption = None,
     audit_retention: AuditRetentionOption = None,
     protected: ProtectedOption = None,
     label: LabelOption = None,
@@ -74,6 +88,7 @@ def create(
     ```
     raftq queue create orders
     raftq queue create orders --partitions 4 --visibility-timeout 60 --label team=shop
+    raftq queue create readings --retain-seconds 604800
     ```
     """
     options = _given(
@@ -83,6 +98,9 @@ def create(
         max_messages=max_messages,
         max_bytes=max_bytes,
         max_message_bytes=max_message_bytes,
+        retain=retain,
+        retain_seconds=retain_seconds,
+        retain_bytes=retain_bytes,
         audit_retention=audit_retention,
         protected=protected,
         labels=_labels(label),
@@ -107,6 +125,9 @@ def update(
     max_messages: MaxMessagesOption = None,
     max_bytes: MaxBytesOption = None,
     max_message_bytes: MaxMessageBytesOption = None,
+    retain: RetainOption = None,
+    retain_seconds: RetainSecondsOption = None,
+    retain_bytes: RetainBytesOption = None,
     audit_retention: AuditRetentionOption = None,
     protected: ProtectedOption = None,
     label: LabelOption = None,
@@ -126,6 +147,9 @@ def update(
         max_messages=max_messages,
         max_bytes=max_bytes,
         max_message_bytes=max_message_bytes,
+        retain=retain,
+        retain_seconds=retain_seconds,
+        retain_bytes=retain_bytes,
         audit_retention=audit_retention,
         protected=protected,
         labels=_labels(label),
@@ -193,8 +217,11 @@ def describe(
     for option, value in sorted(found.config.items()):
         print_text(f"  {option} = {value}")
     print_table(
-        ("partition", "group", "leader", "settled below", "next offset"),
-        [(p.partition, p.group, p.leader, p.first_offset, p.next_offset) for p in found.partitions],
+        ("partition", "group", "leader", "released below", "first offset", "next offset"),
+        [
+            (p.partition, p.group, p.leader, p.released, p.first_offset, p.next_offset)
+            for p in found.partitions
+        ],
     )
 
 
@@ -286,6 +313,7 @@ def description_map(found: QueueDescription) -> dict[str, Any]:
                 "leader": partition.leader,
                 "first_offset": partition.first_offset,
                 "next_offset": partition.next_offset,
+                "released": partition.released,
                 "subscriptions": {
                     name: _counts_map(counts) for name, counts in partition.subscriptions.items()
                 },

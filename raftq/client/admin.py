@@ -40,8 +40,11 @@ class SubscriptionCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition: where it lives, and what its log holds . `next_offset` is its end; from
-    `first_offset` on, some subscription still needs messages: what lies before is settled.
+    """One partition: where it lives, and what its log holds.
+
+    `next_offset` is its end. A new subscription at the earliest begins at `first_offset`: what lies
+    before is settled, or has been forgotten by a queue that is a log. Below `released` bodies may be
+    gone from the disks.
     """
 
     partition: int
@@ -50,6 +53,7 @@ class PartitionDescription:
     first_offset: int
     next_offset: int
     subscriptions: Mapping[str, SubscriptionCounts]
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,7 @@ class Administration:
                 row["partition"], row["group"], row["leader"], row["first_offset"],
                 row["next_offset"],
                 {each: SubscriptionCounts(**counts) for each, counts in row["subscriptions"].items()},
+                row.get("released", 0),
             )
             for row in reply["partitions"]
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict
 from raftq.client.outgoing import PLAIN, Extras
 from raftq.client.ports import SECOND_US
 from raftq.errors import InvalidArgument
-from raftq.limits import VISIBILITY_MICROS_MAX
+from raftq.limits import RETENTION_MICROS_MAX, VISIBILITY_MICROS_MAX
 
 Moment = float | datetime
 
@@ -19,7 +19,12 @@ ACKS: Final = "quorum"
 PRIORITY_MAX: Final = 255
 _MOMENT_US_MAX: Final = 1 << 62
 
-_SECONDS: Final = ("visibility_timeout", "max_handling_time", "audit_retention")
+_SECONDS_MAX: Final = {
+    "visibility_timeout": VISIBILITY_MICROS_MAX // SECOND_US,
+    "max_handling_time": VISIBILITY_MICROS_MAX // SECOND_US,
+    "audit_retention": RETENTION_MICROS_MAX // SECOND_US,
+    "retain_seconds": RETENTION_MICROS_MAX // SECOND_US,
+}
 
 LATER: Final = frozenset(
     {
@@ -40,9 +45,6 @@ LATER: Final = frozenset(
         "priorities",
         "priority",
         "reorder_window",
-        "retain",
-        "retain_bytes",
-        "retain_seconds",
         "ttl",
     }
 )
@@ -80,8 +82,8 @@ class QueueOptions(TypedDict, total=False):
     min_partitions: int
     max_partitions: int
     retain: str
-    retain_seconds: float
-    retain_bytes: int
+    retain_seconds: float | None
+    retain_bytes: int | None
     audit_retention: float
     visibility_timeout: float
     max_handling_time: float | None
@@ -166,8 +168,8 @@ def check_queue_options(options: Mapping[str, object]) -> None:
     check_names(options, QueueOptions)
     for name, value in options.items():
         if isinstance(value, float) and not isfinite(value):
-            high = VISIBILITY_MICROS_MAX // SECOND_US
-            bounds = f"at most {high} seconds" if name in _SECONDS else "a finite number"
+            high = _SECONDS_MAX.get(name)
+            bounds = f"at most {high} seconds" if high else "a finite number"
             raise InvalidArgument(f"{name} is {bounds}, not {value!r}")
 
 

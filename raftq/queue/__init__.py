@@ -40,6 +40,8 @@ Commands (header; its first byte is the kind; `command_layout` draws the bytes)
     15 PURGE           ready and delayed messages are discarded
     16 REDRIVE         dead letters, by offsets or reason, become ready again; or a dry run
     17 PURGE_DEAD      dead letters are discarded
+    18 RELEASE_HISTORY all entries up to an index may go; the summary that stays of them
+    19 EXPIRE          partitions that are logs forget what lies below an offset
 
 Rules
 -----
@@ -65,17 +67,31 @@ Rules
     (ProducerFenced) or a gap (SequenceGap), an unknown partition or producer, and QueueFull. A batch's
     sequence is the number of its first message: the next batch has sequence + count.
 7.  max_messages and max_bytes (of bodies, keys and headers) count a message while any subscription
-    has it ready, delayed or in flight. Dead letters do not count; redriving them must fit.
+    has it ready, delayed or in flight. Dead letters do not count; redriving them must fit. So must what
+    counts again because of a new subscription: dead letters of others, and what a log has kept.
 8.  After a leader change the deadline floor holds: every delivery then in flight gets at least
     min(visibility, 5 s, gap) more, and at most once per delivery.
-9.  Log time only; integers only; nothing iterates a set; dicts iterate in insertion order, which is
+9.  A body is needed while a subscription has its message ready, delayed, in flight or dead; in a log
+    (retain="log") also from the floor on, whatever became of it. What nobody needs may vanish, so it
+    stays unneeded: for a subscription made later it is discarded from the start ("settled_before"). A
+    partition becomes a log with a history that begins then, and a queue again at any time.
+10. A release is chained to the one before (index and chain value of both), and says for each partition
+    which offsets go, and for each subscription how their messages ended: settled, or discarded for which
+    reason. These outcomes are final, so apply works them out again, and refuses a release that is not
+    exactly right, lies behind its own entry, or takes what is needed. What is released is kept as totals
+    in the subscriptions. Cost: the ranges of discarded messages that go; what was settled is the rest.
+11. EXPIRE raises the floor, which never falls: below it what is ready or delayed is discarded
+    ("retention"), also what comes back from a delivery and does not die; dead letters stay. Neither
+    command has a session: repeating one changes nothing.
+12. Log time only; integers only; nothing iterates a set; dicts iterate in insertion order, which is
     the log's order, and survive snapshots in that order.
 
 Files
 -----
-`machine` joins the rest. What a client asks: `commands`, `command_layout`, `command_reader`; what it
-gets: `replies`, `effects`. State: `state`, `partition`, `subscription`, `producers`, `sessions`,
-`dead_letters`, of `spans`, `ranges`, `message_bytes`, `deadlines`. What commands do: `publish`,
-`deliver`, `settle`, `session_commands`, `administration`, `passing_time`. `admit` is the leader's
-overlay, `snapshot` and `drawing` the state as bytes, `queries` what others may ask.
+`machine` joins the rest. What a client asks: `commands`; what the host asks: `retention_commands`; how
+it is written and read: `command_layout`, `command_packing`, `command_reader`; what they get: `replies`,
+`effects`. State: `state`, `partition`, `subscription`, `producers`, `sessions`, `dead_letters`, of
+`spans`, `ranges`, `message_bytes`, `deadlines`. What commands do: `publish`, `deliver`, `settle`,
+`session_commands`, `administration`, `passing_time`, `retention`. `admit` is the leader's overlay,
+`snapshot` and `drawing` the state as bytes, `queries` what others may ask.
 """

@@ -107,6 +107,7 @@ class GroupOperations:
             "leader": self._node.config.name,
             "first_offset": stats.first_offset,
             "next_offset": stats.next_offset,
+            "released": stats.released,
             "subscriptions": {
                 counts.name: {
                     "ready": counts.ready,

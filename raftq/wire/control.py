@@ -87,7 +87,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         True,
         {"name": _QUEUE},
         "{name, id, config, partitions: [{partition, group, leader, next_offset, first_offset, "
-        "subscriptions: {name: {ready, in_flight, delayed, settled, dead, discarded}}}]}",
+        "released, subscriptions: {name: {ready, in_flight, delayed, settled, dead, discarded}}}]}",
     ),
     "purge_queue": Operation("all group leaders", True, {"name": _QUEUE}, "{purged}"),
     "purge_dead": Operation(

@@ -29,6 +29,7 @@ def test_create_knows_every_option(client, run):
     result = run(
         *("queue", "create", "orders", "--visibility-timeout", "1.5", "--delivery-limit", "0"),
         *("--max-messages", 10, "--max-bytes", 20, "--max-message-bytes", 5),
+        *("--retain", "log", "--retain-seconds", 5, "--retain-bytes", 7),
         *("--audit-retention", 60, "--protected"),
     )
     assert result.exit_code == 0
@@ -38,6 +39,9 @@ def test_create_knows_every_option(client, run):
         "max_messages": 10,
         "max_bytes": 20,
         "max_message_bytes": 5,
+        "retain": "log",
+        "retain_seconds": 5.0,
+        "retain_bytes": 7,
         "audit_retention": 60.0,
         "protected": True,
     }

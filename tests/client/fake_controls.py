@@ -96,6 +96,7 @@ class Controls:
                     "leader": group.leader,
                     "first_offset": stats.first_offset,
                     "next_offset": stats.next_offset,
+                    "released": stats.released,
                     "subscriptions": {
                         each.name: {
                             name: getattr(each, name)

@@ -339,6 +339,11 @@ def test_a_blocking_client_that_cannot_connect():
             "visibility_timeout is at most 86400 seconds, not nan",
         ),
         (
+            lambda client: client.create_queue("a", retain_seconds=float("inf")),
+            InvalidArgument,
+            "retain_seconds is at most 315360000 seconds, not inf",
+        ),
+        (
             lambda client: client.receive("q", visibility_timeout=float("nan")),
             InvalidArgument,
             "visibility_timeout is 0 to 86400 seconds, not nan",
