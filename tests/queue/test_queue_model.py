@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from queue_model import ACTIONS, NEEDS_A_DELIVERY, Both, choice, sizes, wanted
+from queue_both import ACTIONS, NEEDS_A_DELIVERY, Both, choice, sizes, wanted
 
 FREELY = sorted(set(ACTIONS) - set(NEEDS_A_DELIVERY))
 
