@@ -116,6 +116,10 @@ class Reader(Generic[AnyMessage]):
         for stored in reply.batches:
             if not self._take(stored, target):
                 return True
+        if not reply.batches and begin < reply.end_offset:
+            # All that was there up to the end has been let go of.
+            self._skip(begin, reply.end_offset)
+            return True
         return bool(reply.batches) or self._follow
 
     def _skip(self, first: Offset, last: Offset) -> None:

@@ -106,7 +106,7 @@ class Group:
         self.raft: Raft = self.mending.make_core(
             log.state, may_vote=may_vote and not log.is_amnesiac
         )
-        self.retention = Retention(self, environment.clock)
+        self.retention = Retention(self, environment.clock, tuning)
         self.deadline: Micros = self._clock.monotonic()
 
     def restore(self) -> None:

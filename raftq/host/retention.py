@@ -24,13 +24,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from raftq.env import Clock
+from raftq.host.tuning import Tuning
 from raftq.ids import Index, Micros, Offset, Partition, QueueId, Term
-from raftq.limits import (
-    COMPACTION_BYTES_PER_SECOND,
-    EXPIRE_EVERY_MICROS,
-    RETENTION_EVERY_MICROS,
-    SECOND,
-)
+from raftq.limits import COMPACTION_BYTES_PER_SECOND, SECOND
 from raftq.machine import Bound, Kept, Retaining
 from raftq.observability.logs import logger
 from raftq.raft import SnapshotMeta
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
 _log = logger("raftq.host")
 
 _WAIT_MICROS: Final = 5_000
-"""While a pass waits for the disk."""
+"""Between two steps of a pass, at least: other groups want the loop, or the disk is at work."""
 
 _PRESSED_EVERY_MICROS: Final = 5 * SECOND
 
@@ -51,14 +47,15 @@ _PRESSED_EVERY_MICROS: Final = 5 * SECOND
 class Retention:
     """One group's."""
 
-    def __init__(self, group: "Group", clock: Clock) -> None:
+    def __init__(self, group: "Group", clock: Clock, tuning: Tuning) -> None:
         self._group = group
         self._clock = clock
+        self._tuning = tuning
         self._machine = group.machine if isinstance(group.machine, Retaining) else None
         now = clock.monotonic()
         self.deadline = Micros(now) if self._machine is not None else NEVER
-        self._next_pass = Micros(now + RETENTION_EVERY_MICROS)
-        self._next_expiry = Micros(now + EXPIRE_EVERY_MICROS)
+        self._next_pass = Micros(now + tuning.retention_micros)
+        self._next_expiry = Micros(now + tuning.expire_micros)
         self._pass: Iterator[int] | None = None
         self._bound = group.log.compaction.bound
         self._is_asking = False
@@ -69,22 +66,21 @@ class Retention:
         is_due = now >= self.deadline or compaction.bound != self._bound
         if self._machine is None or not is_due:
             return
-        self.deadline = min(self._next_pass, self._next_expiry)
-        if group.log.needs_snapshot or group.quarantined:
+        if group.log.needs_snapshot:
+            self.deadline = Micros(now + SECOND)
             return
         self._reach_back()
         released, chain = self._machine.released
         if compaction.base.index < released <= compaction.bound:
             compaction.release(released, chain)
-            self.deadline = Micros(now + _WAIT_MICROS)
-        if group.leading and now >= self._next_expiry:
-            self._next_expiry = Micros(now + EXPIRE_EVERY_MICROS)
-            self._expire()
+        if now >= self._next_expiry:
+            self._next_expiry = Micros(now + self._tuning.expire_micros)
+            if group.leading:
+                self._expire()
         if self._pass is None and (now >= self._next_pass or self._bound != compaction.bound):
             self._begin(now)
-        if self._pass is not None:
-            self._go_on(now)
-        self.deadline = min(self.deadline, self._next_expiry)
+        pause = NEVER if self._pass is None else self._go_on()
+        self.deadline = min(self._next_pass, self._next_expiry, Micros(now + pause))
 
     def look_soon(self, now: Micros) -> None:
         """Something was released: there may be something to do."""
@@ -104,7 +100,7 @@ class Retention:
     def _begin(self, now: Micros) -> None:
         group, log = self._group, self._group.log
         self._bound = log.compaction.bound
-        every = _PRESSED_EVERY_MICROS if log.is_pressed else RETENTION_EVERY_MICROS
+        every = _PRESSED_EVERY_MICROS if log.is_pressed else self._tuning.retention_micros
         self._next_pass = Micros(now + every)
         if not self._bound or log.holes:
             return
@@ -112,15 +108,14 @@ class Retention:
             self._release()
         self._pass = log.compaction.passes(self._judge())
 
-    def _go_on(self, now: Micros) -> None:
+    def _go_on(self) -> Micros:
+        """One step of the pass; how long to rest then."""
         assert self._pass is not None
         size = next(self._pass, None)
         if size is None:
             self._pass = None
-            self.deadline = min(self._next_pass, self._next_expiry)
-            return
-        pause = size * SECOND // COMPACTION_BYTES_PER_SECOND if size else _WAIT_MICROS
-        self.deadline = Micros(now + max(pause, 1_000))
+            return NEVER
+        return Micros(max(size * SECOND // COMPACTION_BYTES_PER_SECOND, _WAIT_MICROS))
 
     def _judge(self) -> Judge:
         """Which bodies are dead, as of now."""

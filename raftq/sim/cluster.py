@@ -49,8 +49,9 @@ START_PAUSE_MICROS = 500_000
 
 SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
 RESERVE_BYTES = 1 * MIB
-SNAPSHOT_ENTRIES_MIN = 20_000
-SNAPSHOT_ENTRIES_SPREAD = 1
+SNAPSHOT_ENTRIES_MIN = 40
+SNAPSHOT_ENTRIES_SPREAD = 10
+RETENTION_MICROS = (300_000, 2_000_000, 10_000_000)
 CHECKPOINT_ENTRIES = (40, 400)
 
 
@@ -72,6 +73,8 @@ def draw_tuning(choose: random.Random) -> Tuning:
     return Tuning(
         snapshot_entries=int(SNAPSHOT_ENTRIES_MIN * SNAPSHOT_ENTRIES_SPREAD ** choose.random()),
         checkpoint_entries=choose.choice(CHECKPOINT_ENTRIES),
+        retention_micros=choose.choice(RETENTION_MICROS),
+        expire_micros=choose.choice(RETENTION_MICROS),
         sizes=Sizes(
             segment_bytes_first=first, segment_bytes_max=largest, reserve_bytes=RESERVE_BYTES
         ),

@@ -84,8 +84,9 @@ def compare(cluster: SimCluster, workload: Workload) -> None:
                 # Equal chains are equal logs, so one replica is read for all: of each partition another.
                 replicas = list(cluster.replicas(group).items())
                 node, replica = replicas[number % len(replicas)]
-                records = _records(replica, queue.queue, Partition(number))
-                workload.ledger.log(node, plan.name, Partition(number), records)
+                _compare_messages(
+                    workload, plan.name, queue.queue, Partition(number), node, replica
+                )
             workload.ledger.drained(SUBSCRIPTION, plan.name)
 
 
@@ -98,21 +99,39 @@ def _check_replica(cluster: SimCluster, node: str, replica: Group) -> None:
     agreement.digest(node, replica.group, index, replica.machine.digest())
 
 
-def _records(replica: Group, queue: QueueId, partition: Partition) -> Iterator[tuple[Offset, str]]:
-    """All messages of a partition in a replica's log."""
+def _compare_messages(
+    workload: Workload,
+    name: str,
+    queue: QueueId,
+    partition: Partition,
+    node: str,
+    replica: Group,
+) -> None:
+    """What one replica holds of a partition, or has let go of, with what was promised."""
     machine = replica.machine
     assert isinstance(machine, QueueMachine)
-    end = machine.next_offset(queue, partition) or 0
-    start = 0
+    end = Offset(machine.next_offset(queue, partition) or 0)
+    workload.ledger.log(
+        node,
+        name,
+        partition,
+        _records(replica, queue, partition, end),
+        end=end,
+        is_released=lambda start, stop: machine.is_settled(queue, partition, start, stop),
+    )
+
+
+def _records(
+    replica: Group, queue: QueueId, partition: Partition, end: Offset
+) -> Iterator[tuple[Offset, str]]:
+    """All messages of a partition that are in a replica's log."""
+    start = Offset(0)
     while start < end:
-        found = replica.log.batches(queue, partition, Offset(start), Offset(end), READ_BYTES)
+        found = replica.log.batches(queue, partition, start, end, READ_BYTES)
         if not found:
-            raise ViolationError(
-                f"{replica.nodes[replica.replica]}: the log of {queue}/{partition} ends at {start}, "
-                f"its machine at {end}"
-            )
+            return
         for stored in found:
             bodies = Batch(bytes(stored.data)).bodies()
             for position, body in enumerate(bodies):
                 yield Offset(stored.base_offset + position), payload_of(body)
-            start = stored.base_offset + len(bodies)
+            start = Offset(stored.base_offset + len(bodies))

@@ -21,7 +21,7 @@ Rules
    a delivery that was followed by another cannot settle it any more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftq.ids import Micros, Offset, Partition
@@ -58,7 +58,7 @@ class Ledger:
         self._payloads: dict[Place, str] = {}
         self._deliveries: dict[tuple[str, Place], dict[int, bool]] = {}
         self._settled: dict[tuple[str, Place], int] = {}
-        self._settled_somewhere: dict[Place, bool] = {}
+        self._delivered_somewhere: dict[Place, bool] = {}
 
     def attempted(self, queue: str, payload: str) -> None:
         """A send of this payload is about to begin."""
@@ -95,6 +95,7 @@ class Ledger:
                 f"{payload} at {place} was handed out twice as delivery {delivery.delivery_count}"
             )
         counts[delivery.delivery_count] = True
+        self._delivered_somewhere[place] = True
         self.delivered_count += 1
         self._check_settled(key, payload)
 
@@ -102,7 +103,6 @@ class Ledger:
         """An ack of this delivery was acknowledged."""
         key = (delivery.subscription, delivery.place)
         self._settled[key] = delivery.delivery_count
-        self._settled_somewhere[delivery.place] = True
         self._check_settled(key, delivery.payload)
 
     def _check_settled(self, key: tuple[str, Place], payload: str) -> None:
@@ -120,18 +120,20 @@ class Ledger:
         partition: Partition,
         records: Iterable[tuple[Offset, str]],
         *,
-        released_below: Offset | None = None,
+        end: Offset | None = None,
+        is_released: Callable[[Offset, Offset], bool] = lambda _start, _stop: False,
     ) -> None:
         """What a replica's log holds in the end, from its first offset to its last.
 
-        Offsets below `released_below` were released after they were settled.
+        `end` is where its machine says that it ends. Offsets may be missing of which the machine
+        says that they are released, and that were delivered to somebody.
         """
-        expected = released_below or Offset(0)
+        expected = Offset(0)
         seen: dict[str, Offset] = {}
         newest: dict[str, int] = {}
         acknowledged = self._acknowledged.get((queue, partition), {})
         for offset, payload in records:
-            if offset != expected:
+            if offset != expected and (offset < expected or not is_released(expected, offset)):
                 raise ViolationError(
                     f"{node}: {queue}/{partition} goes on at offset {offset}, not {expected}"
                 )
@@ -145,11 +147,14 @@ class Ledger:
             self._at(Place(queue, partition, offset), payload, f"found at {node}")
             if offset in acknowledged:
                 self._check_order(newest, payload, f"{node}: {queue}/{partition}")
-        first = released_below or 0
+        if end is not None and end != expected and not is_released(expected, end):
+            raise ViolationError(
+                f"{node}: the log of {queue}/{partition} ends at {expected}, its machine at {end}"
+            )
         for offset, payload in acknowledged.items():
             place = Place(queue, partition, offset)
-            is_released = offset < first and place in self._settled_somewhere
-            if not is_released and not first <= offset < expected:
+            is_gone = is_released(offset, Offset(offset + 1)) and place in self._delivered_somewhere
+            if payload not in seen and not is_gone:
                 raise ViolationError(
                     f"acknowledged message lost: {payload} at {place} is not in the log of {node}"
                 )

@@ -248,6 +248,7 @@ class _Run:
                 partitions=plan.partitions,
                 visibility_timeout=plan.visibility_seconds,
                 delivery_limit=None,
+                audit_retention=plan.audit_seconds,
             )
         self._are_queues_made = True
 

@@ -22,6 +22,7 @@ from raftq.client.client import AsyncClient
 from raftq.client.consumer import Consumer
 from raftq.client.message import Message
 from raftq.client.producer import Producer
+from raftq.client.reader import Reader
 from raftq.client.receipts import PendingReceipt, Receipt
 from raftq.errors import OffsetOutOfRange, ProducerFenced, RaftqError, StaleReceipt
 from raftq.sim.checkers import ViolationError
@@ -326,8 +327,11 @@ class Iterator(Worker):
             self.succeeded("flush")
 
 
+LONGEST_RUN_SECONDS = 3_600.0
+
+
 class Replayer(Worker):
-    """Reads without consuming; what was read once stays readable."""
+    """Reads without consuming; what was read once stays readable until it is settled and old."""
 
     name = "replayer"
     share = 0.01
@@ -342,22 +346,34 @@ class Replayer(Worker):
         end = self.ends.get((plan.name, partition), 0)
         expected = max(0, end - self.choose.randrange(60))
         reader = self.client.reader(plan.name, partition=partition, start=expected, follow=False)
-        try:
-            async for message in reader:
-                if message.offset != expected:
-                    raise ViolationError(
-                        f"a reader of {plan.name}/{partition} was given offset {message.offset} "
-                        f"in the place of {expected}"
-                    )
-                self.workload.read(message)
-                expected += 1
-        except OffsetOutOfRange as error:
-            raise ViolationError(f"offsets that were read before are gone: {error}") from error
-        except RaftqError as error:
-            self.failed("read", error)
-        else:
-            self.succeeded("read")
+        is_over = False
+        while not is_over:
+            try:
+                expected = await self._read(reader, plan.name, expected)
+            except OffsetOutOfRange as error:
+                behind = reader.next_offset
+                if plan.audit_seconds > LONGEST_RUN_SECONDS or behind is None or behind <= expected:
+                    raise ViolationError(f"offsets that were read are gone: {error}") from error
+                expected = behind
+            except RaftqError as error:
+                self.failed("read", error)
+                is_over = True
+            else:
+                self.succeeded("read")
+                is_over = True
         self.ends[plan.name, partition] = max(end, expected)
+
+    async def _read(self, reader: Reader[Message], queue: str, expected: int) -> int:
+        """Up to the end; the offset behind it."""
+        async for message in reader:
+            if message.offset != expected:
+                raise ViolationError(
+                    f"a reader of {queue}/{reader.partition} was given offset {message.offset} "
+                    f"in the place of {expected}"
+                )
+            self.workload.read(message)
+            expected += 1
+        return expected
 
 
 class Describer(Worker):

@@ -48,6 +48,8 @@ SEPARATOR = b" "
 CLIENT_SECONDS = (4.0, 8.0, 20.0)
 """Patience of clients: some give up within a fault, some outlive it."""
 
+AUDIT_SECONDS = (0.0, 0.0, 2.0, 10.0, 86_400.0)
+
 HURRY = 0.25
 """How much shorter pauses are while the run is behind with its operations."""
 
@@ -64,13 +66,17 @@ class QueuePlan(NamedTuple):
     name: str
     partitions: int
     visibility_seconds: float
+    audit_seconds: float
+    """How long settled messages are kept; 0: they may go at once."""
 
 
 def draw_queues(choose: random.Random) -> tuple[QueuePlan, ...]:
     """One queue with several partitions, one with a single one."""
     return (
-        QueuePlan("orders", choose.randint(2, 4), choose.choice((1.0, 3.0))),
-        QueuePlan("jobs", 1, choose.choice((1.0, 3.0))),
+        QueuePlan(
+            "orders", choose.randint(2, 4), choose.choice((1.0, 3.0)), choose.choice(AUDIT_SECONDS)
+        ),
+        QueuePlan("jobs", 1, choose.choice((1.0, 3.0)), choose.choice(AUDIT_SECONDS)),
     )
 
 

@@ -78,6 +78,8 @@ class _Column:
 
     def drop(self, start: int, stop: int) -> None:
         """The batches [start, stop) are gone."""
+        if start == stop:
+            return
         for values in (self.bases, self.counts, self.positions, self.lengths):
             del values[start:stop]
         gone = stop - start

@@ -225,12 +225,15 @@ def test_a_late_delivery_of_a_lower_count_is_fine(ledger):
     ledger.delivered(delivery(0, "a", 1))
 
 
-def test_released_messages_must_have_been_settled(ledger):
+def test_released_messages_must_have_been_delivered(ledger):
     ledger.delivered(delivery(0, "a"))
-    ledger.settled(delivery(0, "a"))
-    ledger.log("n1", "q", 0, [(1, "b")], released_below=1)
+    ledger.log("n1", "q", 0, [(1, "b")], is_released=lambda start, stop: stop <= 1)
+    with pytest.raises(ViolationError, match="goes on at offset 1, not 0"):
+        ledger.log("n1", "q", 0, [(1, "b")])
     with pytest.raises(ViolationError, match="acknowledged message lost: b"):
-        ledger.log("n1", "q", 0, [(2, "c")], released_below=2)
+        ledger.log("n1", "q", 0, [(2, "c")], is_released=lambda start, stop: True)
+    with pytest.raises(ViolationError, match="ends at 2, its machine at 3"):
+        ledger.log("n1", "q", 0, [(0, "a"), (1, "b")], end=3)
 
 
 @pytest.mark.parametrize(
