@@ -80,12 +80,29 @@ SNAPSHOT_EVERY_BYTES = 256 * MIB
 
 SNAPSHOT_CHUNK_BYTES = 256 * KIB
 SNAPSHOT_MAX_BYTES = 1024 * MIB
+SNAPSHOT_KEPT_MICROS = 30 * SECOND
+"""A snapshot that another replica was given a piece of is kept so long for it to ask for the next."""
+
+CATCH_UP_PIECE_BYTES = 256 * KIB
+"""Entries in one append to a replica that the group can do without: a short read, a short frame."""
+
+CATCH_UP_BURST_BYTES = 1 * MIB
+"""What may leave at once for replicas that catch up: it stands in front of the next heartbeat."""
+
+CATCH_UP_FLOOR_BYTES_PER_SECOND = 32 * MIB
+CATCH_UP_PERCENT = 150
+"""What a busy node gives them: this share of what it applies itself, and not less than the floor."""
+
+CATCH_UP_IDLE_BYTES_PER_SECOND = 512 * MIB
 
 REPAIR_ANSWER_BYTES = 256 * KIB
 """What one replica gives another at once of entries that the other lost."""
 
-PATCH_BYTES = 1 * MIB
-"""A repaired range goes to the disk in pieces of about this size: bounded memory, short writes."""
+PATCH_BYTES_MIN = 1 * MIB
+PATCH_BYTES_MAX = 16 * MIB
+PATCH_SHARE = 4
+"""A repaired range goes to the disk in pieces, each up to a quarter of what was repaired before it:
+bounded memory, short writes, and not many files."""
 
 REPAIR_TIMEOUT_MICROS = 1_000_000
 REPAIR_PAUSE_MICROS_MIN = 250_000

@@ -64,9 +64,9 @@ def drain(core: Raft) -> list[Message]:
 
 
 def success(sender: ReplicaId, core: Raft) -> AppendReply:
-    none = Index(0)
+    none, last = Index(0), core.last_index
     return AppendReply(
-        sender, LEADER, core.term, True, core.last_index, none, none, Term(0), core.last_index, WALL
+        sender, LEADER, core.term, True, last, none, none, Term(0), last, WALL, whole=True
     )
 
 
@@ -160,8 +160,9 @@ def heartbeats() -> Callable[[], None]:
             assert ready is not None
             for beat in ready.send_now:
                 assert isinstance(beat, Heartbeat)
+                wall = Micros(WALL + clock[0])
                 reply = HeartbeatReply(
-                    beat.to, LEADER, core.term, beat.round, core.last_index, Micros(WALL + clock[0])
+                    beat.to, LEADER, core.term, beat.round, core.last_index, wall, whole=True
                 )
                 core.step(reply)
 

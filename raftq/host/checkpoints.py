@@ -1,5 +1,10 @@
 """Machine snapshots and machine digests, taken beside the group's work.
 
+Snapshots are taken at the same indexes on every replica, so that a replica which got a part of one
+from a leader can get the rest of the very same from the next: at multiples of
+`SNAPSHOT_EVERY_ENTRIES`, and wherever `SNAPSHOT_EVERY_BYTES` of entries were applied since the last
+such place. If one is still being drawn there, that place is passed over.
+
 A snapshot has one index: the machine yields it in slices, as it was when asked, and one slice is
 drawn per pass of the loop, so that nothing waits longer than a slice takes (about 5 ms). It counts
 only once it is durable; until then the older one and the log behind it are kept. One that fails
@@ -14,7 +19,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from raftq.host.tuning import Tuning
-from raftq.ids import Index
 from raftq.observability.logs import logger
 from raftq.raft import Entry, SnapshotMeta
 from raftq.storage.snapshots import SnapshotWriter
@@ -32,7 +36,6 @@ class Snapshotter:
         self._group = group
         self._tuning = tuning
         self._loop = loop
-        self._snapshot_index: Index = group.log.snapshot.index
         self._bytes_since = 0
         self._is_wanted = False
         self._slices: Iterator[bytes] | None = None
@@ -44,12 +47,13 @@ class Snapshotter:
         self._bytes_since += entry.size
         if entry.index % self._tuning.checkpoint_entries == 0:
             group.raft.checkpoint(entry.index, group.machine.digest())
-        behind = entry.index - self._snapshot_index
-        if self._slices is None and (
-            self._is_wanted
-            or behind >= self._tuning.snapshot_entries
+        is_due = (
+            entry.index % self._tuning.snapshot_entries == 0
             or self._bytes_since >= self._tuning.snapshot_bytes
-        ):
+        )
+        if is_due:
+            self._bytes_since = 0
+        if self._slices is None and (is_due or self._is_wanted):
             self._begin(entry)
 
     def take_soon(self) -> None:
@@ -62,9 +66,7 @@ class Snapshotter:
         meta = SnapshotMeta(last.index, last.term, last.chain, last.log_time, membership)
         self._slices = group.machine.snapshot()
         self._writer = group.log.begin_snapshot(meta, self._over)
-        self._snapshot_index = last.index
         self._is_wanted = False
-        self._bytes_since = 0
         self._loop.call_soon(self._draw)
 
     def _draw(self) -> None:

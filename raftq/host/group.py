@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from raftq.env import Environment
 from raftq.errors import Busy, RaftqError, StorageFull
+from raftq.host.catch_up import CatchUpBudget, CatchUpShare
 from raftq.host.checkpoints import Snapshotter
 from raftq.host.disk_alarm import DiskAlarm, full_text
 from raftq.host.log_time_alarm import LogTimeAlarm
@@ -64,6 +65,7 @@ class Group:
         send_repair: Callable[[str, GroupId, RepairMessage], None],
         schedule: Callable[["Group"], None],
         observer: Observer,
+        budget: CatchUpBudget,
         may_vote: bool = True,
         faults: Faults = NONE,
         tuning: Tuning = DEFAULT_TUNING,
@@ -99,10 +101,11 @@ class Group:
             self.quarantined = f"damaged beyond repair: {'; '.join(log.contradictions)}"
         self.restore()
         self.snapshotter = Snapshotter(self, loop, tuning)
-        self._transfers = Transfers(self)
+        self._budget = budget
+        self._transfers = Transfers(self, CatchUpShare(budget))
         log.on_persisted = self._on_persisted
         log.on_failure = self._on_failure
-        self.mending = Mending(self, environment, send_repair, faults)
+        self.mending = Mending(self, environment, send_repair, faults, budget)
         self.raft: Raft = self.mending.make_core(
             log.state, may_vote=may_vote and not log.is_amnesiac
         )
@@ -248,6 +251,7 @@ class Group:
         self.log.tick(now)
         self.mending.tick(now)
         self.retention.tick(now)
+        self._transfers.tick(now)
         self._disk_alarm.look(is_full=self.log.is_full, now=now)
         self._drain()
         self._watch_role()
@@ -268,7 +272,12 @@ class Group:
         self._set_deadline(now)
 
     def _set_deadline(self, now: Micros) -> None:
-        deadline = min(self.raft.next_deadline(), self.mending.deadline, self.retention.deadline)
+        deadline = min(
+            self.raft.next_deadline(),
+            self.mending.deadline,
+            self.retention.deadline,
+            self._transfers.deadline,
+        )
         log_deadline = self.log.next_deadline()
         if log_deadline is not None and log_deadline < deadline:
             deadline = log_deadline
@@ -346,7 +355,7 @@ class Group:
             self._reads.confirmed(ready.reads)  # type: ignore[arg-type]
             self._reads.serve(self.applied_index, self._place)
             if ready.snapshot_send or ready.snapshot_receive:
-                self._transfers.serve(ready)
+                self._transfers.serve(ready, self.raft.now)
 
     def _send_all(self, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -378,6 +387,7 @@ class Group:
         last = entries[-1]
         self.raft.applied(last.index)
         self.log.set_commit(last.index, last.chain)
+        self._budget.applied(sum([entry.size for entry in entries]))
         if self._admission is not None:
             self._admission.applied(last.index)
         self._observer.applied(self)
@@ -412,7 +422,7 @@ class Group:
         if can_propose and not self.leading:
             self.leading = True
             self._admission = self.machine.admission()
-            self._ticks.leadership_begins()
+            self._ticks.begin()
             self.log_time_alarm.leadership_begins()
             _log.info("leading", group=self.group, term=self.raft.term)
             self._observer.led(self)

@@ -13,6 +13,7 @@ from raftq.env import Environment
 from raftq.errors import ProtocolError, RaftqError
 from raftq.host import identity as identities
 from raftq.host.bootstrap import Bootstrap
+from raftq.host.catch_up import CatchUpBudget
 from raftq.host.group import Group
 from raftq.host.identity import Identity
 from raftq.host.link import Link
@@ -59,6 +60,7 @@ class Host:
         self._faults = faults
         self._tuning = tuning
         self._witness = witness
+        self.catch_up = CatchUpBudget(environment.clock)
         self._activated = activated
         self._forwarded = forwarded
         self._on_link_lost = on_link_lost
@@ -127,6 +129,7 @@ class Host:
             send_repair=self._send_repair,
             schedule=self._schedule,
             observer=observer,
+            budget=self.catch_up,
             may_vote=may_vote,
             faults=self._faults,
             tuning=self._tuning,

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftq.env import Environment
+from raftq.host.answers import Answers
+from raftq.host.catch_up import CatchUpBudget, CatchUpShare
 from raftq.host.repair import Repair
 from raftq.host.scrubber import Scrubber
 from raftq.ids import GroupId, Index, Micros
 from raftq.raft import HardState, Raft, Role
 from raftq.raft.faults import Faults
-from raftq.wire.repair_messages import RepairMessage
+from raftq.wire.repair_messages import EntriesWanted, RepairMessage, SnapshotWanted
 
 if TYPE_CHECKING:
     from raftq.host.group import Group
@@ -29,12 +31,15 @@ class Mending:
         environment: Environment,
         send: Callable[[str, GroupId, RepairMessage], None],
         faults: Faults,
+        budget: CatchUpBudget,
     ) -> None:
         self._send_to = send
         self._clock = environment.clock
         self._draw = environment.entropy.below
         self._faults = faults
         self.repair = Repair(group, environment.clock, self._send, self._draw)
+        self._answers = Answers(group, self._send, CatchUpShare(budget))
+        self._allowance = CatchUpShare(budget)
         self.scrubber = Scrubber(group, environment.clock.monotonic())
         self._group = group
         self._core_is_old = False
@@ -50,15 +55,25 @@ class Mending:
     def step(self, message: RepairMessage) -> None:
         """A peer's replica lost something, or gives what this one lost."""
         if not self._group.stopped:
-            self.repair.step(message)
+            if isinstance(message, EntriesWanted | SnapshotWanted):
+                self._answers.step(message)
+            else:
+                self.repair.step(message)
             self._group.want_turn()
 
     @property
     def deadline(self) -> Micros:
-        return min(self.repair.deadline, self.scrubber.deadline)
+        return min(
+            self.repair.deadline,
+            self.scrubber.deadline,
+            self._answers.deadline,
+            self._allowance.deadline,
+        )
 
     def tick(self, now: Micros) -> None:
         """Once a turn, before the core is asked for anything."""
+        self._answers.tick(now)
+        self._allowance.wake(now)
         is_open = self.repair.tick(now)
         core, log = self._group.raft, self._group.log
         if is_open:
@@ -99,6 +114,7 @@ class Mending:
             wall=self._clock.wall(),
             may_vote=may_vote,
             faults=self._faults,
+            allowance=self._allowance,
         )
 
     def _renew_core(self) -> None:

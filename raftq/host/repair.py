@@ -1,10 +1,12 @@
 """The repair of one replica: what is lost here is asked of the others, who give what they hold.
 
+This is the asking half; the other one is in `answers.py`.
+
 Theory of operation. The log knows its holes (`GroupLog.holes`), found at start, by a read, or by
 the scrub. A hole is filled from behind: any other replica, leader or not, is asked for the last
 entries of what is missing; what it gives must end in the chain value that this log goes on from,
 and so proves itself and the chain value before it, which the next piece must end in. Pieces are
-gathered to a patch of about 1 MiB, made durable and used; then the hole is that much smaller. Where
+gathered to a patch of 1 to 16 MiB, made durable and used; then the hole is that much smaller. Where
 one replica lacks something (it may be damaged too, elsewhere) the next is asked. A log that begins
 with a snapshot that is lost fetches a whole snapshot instead.
 
@@ -15,9 +17,7 @@ Rules
    round. It does not matter whether the entries are committed: what joins is what was lost here.
 3. When nobody can give anything the repair waits, longer each time up to half a minute, and asks
    again; it never ends in giving up, and nothing is ever removed.
-4. Questions of others are answered whatever state this replica is in: what it gives is proved
-   there. One answer is bounded, so that a repair does not delay the group's work.
-5. When all is repaired the core is told. If a configuration or the log's end was among it, the core
+4. When all is repaired the core is told. If a configuration or the log's end was among it, the core
    begins anew from the log, as after a restart: it has to know what it could not read then.
 """
 
@@ -27,22 +27,21 @@ from raftq.env import Clock
 from raftq.errors import Corrupted
 from raftq.ids import Index, Micros, ReplicaId
 from raftq.limits import (
-    PATCH_BYTES,
-    REPAIR_ANSWER_BYTES,
+    PATCH_BYTES_MAX,
+    PATCH_BYTES_MIN,
+    PATCH_SHARE,
     REPAIR_PAUSE_MICROS_MAX,
     REPAIR_PAUSE_MICROS_MIN,
     REPAIR_TIMEOUT_MICROS,
-    SNAPSHOT_CHUNK_BYTES,
 )
 from raftq.observability.logs import logger
 from raftq.raft import SnapshotMeta
 from raftq.raft.entry import MEMBERSHIP, Entry, verify
-from raftq.raft.membership import decode, encode
+from raftq.raft.membership import decode
 from raftq.raft.replica import NEVER
 from raftq.storage.index import Hole
 from raftq.storage.patch import Patch
 from raftq.storage.snapshots import SnapshotWriter
-from raftq.storage.suffix import suffix
 from raftq.wire.repair_messages import (
     EntriesGiven,
     EntriesWanted,
@@ -60,7 +59,7 @@ _log = logger("raftq.host")
 
 
 class Repair:
-    """One group's repair: the asking half, and the answering one (`step`)."""
+    """One group's."""
 
     def __init__(
         self,
@@ -91,6 +90,9 @@ class Repair:
         self._hole: Hole | None = None
         self._pieces: list[Patch] = []
         """Proved, each right before the one before it in this list."""
+        self._pieces_bytes = 0
+        self._repaired_bytes = 0
+        """Since the repair began."""
         self._is_writing = False
         self._snapshot: SnapshotWriter | None = None
         self._snapshot_meta: SnapshotMeta | None = None
@@ -136,7 +138,9 @@ class Repair:
     def _finished(self) -> None:
         self._is_open = False
         self.deadline = NEVER
-        self._hole, self._pieces, self._asked = None, [], None
+        self._drop_pieces()
+        self._hole, self._asked = None, None
+        self._repaired_bytes = 0
         self._pause = REPAIR_PAUSE_MICROS_MIN
         group = self._group
         _log.info(
@@ -179,12 +183,15 @@ class Repair:
         holes = self._group.log.holes
         if self._hole is not None and self._hole not in holes:
             # It was truncated, or grew.
-            self._hole, self._pieces = None, []
+            self._hole = None
         if self._hole is None:
-            self._pieces = []
+            self._drop_pieces()
             waiting = [hole for hole in holes if hole.last not in self._stuck]
             self._hole = waiting[-1] if waiting else None
         return self._hole
+
+    def _drop_pieces(self) -> None:
+        self._pieces, self._pieces_bytes = [], 0
 
     def _next_peer(self) -> ReplicaId | None:
         group = self._group
@@ -210,14 +217,10 @@ class Repair:
 
     # --- What comes ---------------------------------------------------------------------------
 
-    def step(self, message: RepairMessage) -> None:
-        """A question or an answer of another replica of this group."""
+    def step(self, message: EntriesGiven | SnapshotGiven) -> None:
+        """An answer of another replica of this group."""
         now = self._clock.monotonic()
-        if isinstance(message, EntriesWanted):
-            self._give_entries(message)
-        elif isinstance(message, SnapshotWanted):
-            self._give_snapshot(message)
-        elif message.number == self._number and message.sender == self._asked and self.is_open:
+        if message.number == self._number and message.sender == self._asked and self.is_open:
             self._asked = None
             if isinstance(message, EntriesGiven):
                 self._take_entries(message, now)
@@ -239,8 +242,9 @@ class Repair:
         self._lacking.clear()
         self._pause = REPAIR_PAUSE_MICROS_MIN
         self._pieces.append(piece)
-        size = sum(entry.size for each in self._pieces for entry in each.entries)
-        if piece.first == hole.first or size >= PATCH_BYTES:
+        self._pieces_bytes += sum(entry.size for entry in piece.entries)
+        enough = min(max(self._repaired_bytes // PATCH_SHARE, PATCH_BYTES_MIN), PATCH_BYTES_MAX)
+        if piece.first == hole.first or self._pieces_bytes >= enough:
             self._write()
         else:
             self._go_on(now)
@@ -279,7 +283,9 @@ class Repair:
         return Patch(previous, entries)
 
     def _write(self) -> None:
-        pieces, self._pieces, self._hole = self._pieces, [], None
+        pieces, self._hole = self._pieces, None
+        self._repaired_bytes += self._pieces_bytes
+        self._drop_pieces()
         entries = tuple(entry for piece in reversed(pieces) for entry in piece.entries)
         log = self._group.log
         self._is_writing = True
@@ -368,45 +374,6 @@ class Repair:
         self._snapshot_position = 0
         self.renews_core = True
         self._written(not self._group.log.needs_snapshot)
-
-    # --- Answering ----------------------------------------------------------------------------
-
-    def _give_entries(self, message: EntriesWanted) -> None:
-        group = self._group
-        found = suffix(group.log, message.first, message.last, REPAIR_ANSWER_BYTES)
-        chain, entries = found if found is not None else (b"", ())
-        self._send(
-            EntriesGiven(
-                group.replica, message.sender, message.number, message.last, chain, entries
-            )
-        )
-
-    def _give_snapshot(self, message: SnapshotWanted) -> None:
-        group = self._group
-        meta = group.log.snapshot
-        data, done = b"", False
-        if not message.index or message.index == meta.index:
-            try:
-                data, done = group.log.read_snapshot_bytes(
-                    meta.index, message.position, SNAPSHOT_CHUNK_BYTES
-                )
-            except (LookupError, Corrupted, OSError):
-                data = b""
-        self._send(
-            SnapshotGiven(
-                group.replica,
-                message.sender,
-                message.number,
-                meta.index if data else Index(0),
-                meta.term,
-                meta.log_time,
-                meta.chain,
-                message.position,
-                encode(meta.membership),
-                data,
-                done,
-            )
-        )
 
 
 def _is_chain(entries: tuple[Entry, ...], previous: bytes) -> bool:

@@ -15,7 +15,8 @@ Rules:
    leader's no-op is: until then a change of an earlier term may be half way, and two changes that
    do not know each other have majorities that do not meet.
 3. Who becomes a voter has been a learner and has caught up: what the log held an election timeout
-   ago is durable there. A newcomer that counts with an empty log would hold up every commit.
+   ago is durable there, and it says itself that nothing of its log and machine is lost. A newcomer
+   that counts with an empty log would hold up every commit; one with holes could not lead.
 4. No change is begun to voters of whom no quorum is heard: the group would stand still at once.
 5. Replica ids ascend and are never reused. A replica that came back empty under its old id would be
    believed to hold what it acknowledged.
@@ -144,9 +145,10 @@ def _check_voters(leader: Replica, following: Membership) -> None:
 
 
 def has_caught_up(leader: Replica, progress: Progress) -> bool:
-    """Whether a member lags by no more than an election timeout."""
+    """Whether a member lags by no more than an election timeout, and lacks nothing below."""
     return (
         not progress.amnesiac
+        and not progress.damaged
         and leader.now - progress.heard <= ELECTION_MICROS_MIN
         and progress.match >= leader.recent_ends[0]
     )

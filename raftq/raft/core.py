@@ -35,7 +35,7 @@ from raftq.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from raftq.raft.ready import HardState, LogReader, Ready
+from raftq.raft.ready import UNLIMITED, Allowance, HardState, LogReader, Ready, SnapshotMeta
 from raftq.raft.replica import Replica, Role
 from raftq.raft.status import Status, describe
 
@@ -95,6 +95,7 @@ class Raft(Replica):
         wall: Micros,
         may_vote: bool = True,
         faults: Faults = NONE,
+        allowance: Allowance = UNLIMITED,
     ) -> None:
         super().__init__(
             replica=replica,
@@ -105,6 +106,7 @@ class Raft(Replica):
             wall=wall,
             may_vote=may_vote,
             faults=faults,
+            allowance=allowance,
         )
         self.clocks.hear(replica, wall - monotonic)
         election.start(self)
@@ -332,18 +334,23 @@ class Raft(Replica):
     def compacted(self) -> None:
         """The log's snapshot moved: forget what lies below it."""
         self.log.compacted()
-        if self.role is Role.LEADER:
-            snapshots.restart_snapshots(self)
 
     def repaired(self) -> None:
         """What was unreadable in the log can be read again."""
         self.log.damaged = Index(0)
         self.unreadable = Index(0)
 
-    def snapshot_chunk(self, to: ReplicaId, position: int, data: bytes, done: bool) -> None:
-        """The piece of the own snapshot that a Ready asked for."""
+    def snapshot_chunk(
+        self, to: ReplicaId, meta: SnapshotMeta, position: int, data: bytes, done: bool
+    ) -> None:
+        """The piece of an own snapshot that a Ready asked for."""
         if self.role is Role.LEADER:
-            snapshots.send_chunk(self, to=to, position=position, data=data, done=done)
+            snapshots.send_chunk(self, to=to, meta=meta, position=position, data=data, done=done)
+
+    def snapshot_gone(self, to: ReplicaId, index: Index) -> None:
+        """The snapshot that a Ready asked for a piece of is not held, or cannot be read."""
+        if self.role is Role.LEADER:
+            snapshots.snapshot_gone(self, to=to, index=index)
 
     def snapshot_received(self, index: Index, *, valid: bool) -> None:
         """All pieces of the snapshot at `index` were kept and checked."""

@@ -11,7 +11,10 @@ Rules:
 4. Entries are verified against the chain before anything changes; one bad entry voids the message.
 5. A heartbeat moves the commit index only where the own chain equals the one it carries. An unequal
    chain above the commit index is an ordinary conflict; at or below it, divergence.
-6. Pieces of a snapshot are joined only if sender, term, index and chain agree.
+6. Pieces of a snapshot are taken from the leader of the own term only, and joined only if all that
+   says what the snapshot is agrees. So the next leader may go on where another one stopped, if it
+   has the same; and where a replica has a part of one it says so, and begins another one only when
+   its leader says that it has not the rest.
 """
 
 from raftq.ids import NOBODY, Index, Micros, Term
@@ -139,6 +142,7 @@ def _acknowledge(follower: Replica, message: Append, match: Index) -> None:
         Term(0),
         follower.log.last_index,
         follower.wall,
+        _is_whole(follower),
     )
     durable = match <= persistence.index and persistence.term == follower.term
     out = follower.send_now if durable or follower.faults.ack_before_fsync else follower.send_after
@@ -169,6 +173,7 @@ def _refuse(follower: Replica, message: Append, hint: Index) -> None:
             follower.log.term(hint) or Term(0),
             follower.log.last_index,
             follower.wall,
+            _is_whole(follower),
         )
     )
 
@@ -189,8 +194,13 @@ def on_heartbeat(follower: Replica, message: Heartbeat) -> None:
             message.round,
             follower.log.last_index,
             follower.wall,
+            _is_whole(follower),
         )
     )
+
+
+def _is_whole(follower: Replica) -> bool:
+    return not follower.log.damaged and not follower.unreadable
 
 
 def _compare_commit(follower: Replica, message: Heartbeat) -> None:
@@ -224,34 +234,50 @@ def on_snapshot_chunk(follower: Replica, message: SnapshotChunk) -> None:
         follower.incoming = None
         _installed(follower, message)
         return
-    first = follower.incoming
-    if first is None or not _belongs(first, message):
+    present = follower.incoming
+    if present is not None and present.index > follower.commit_index and not message.anew:
+        if not _belong_together(present, message):
+            _report(follower, message, follower.incoming_bytes, of=present)
+            return
+    elif present is None or not _belong_together(present, message):
         if message.position:
             _report(follower, message, 0)
             return
-        follower.incoming = first = message
         follower.incoming_bytes = 0
         follower.incoming_complete = False
     if message.position == follower.incoming_bytes and not follower.incoming_complete:
         follower.incoming_bytes += len(message.data)
         follower.incoming_complete = message.done
         follower.snapshot_chunks.append(message)
+    # Whoever sent the newest piece hears what becomes of the whole.
+    follower.incoming = message
     _report(follower, message, follower.incoming_bytes)
 
 
-def _belongs(first: SnapshotChunk, message: SnapshotChunk) -> bool:
-    return (first.sender, first.term, first.index, first.chain) == (
-        message.sender,
-        message.term,
-        message.index,
-        message.chain,
+def _belong_together(one: SnapshotChunk, other: SnapshotChunk) -> bool:
+    return (one.index, one.chain, one.snapshot_term, one.log_time, one.membership) == (
+        other.index,
+        other.chain,
+        other.snapshot_term,
+        other.log_time,
+        other.membership,
     )
 
 
-def _report(follower: Replica, message: SnapshotChunk, received: int) -> None:
+def _report(
+    follower: Replica, message: SnapshotChunk, received: int, *, of: SnapshotChunk | None = None
+) -> None:
+    """To the sender of `message`: how much is here of that snapshot, or of another one."""
+    what = of or message
     follower.send_now.append(
         SnapshotReply(
-            follower.replica, message.sender, follower.term, message.index, received, False
+            follower.replica,
+            message.sender,
+            follower.term,
+            what.index,
+            what.chain,
+            received,
+            False,
         )
     )
 
@@ -261,7 +287,9 @@ def _installed(follower: Replica, message: SnapshotChunk) -> None:
     durable = (
         follower.persistence.index >= message.index and follower.persistence.term == follower.term
     )
-    reply = SnapshotReply(follower.replica, message.sender, follower.term, message.index, 0, True)
+    reply = SnapshotReply(
+        follower.replica, message.sender, follower.term, message.index, message.chain, 0, True
+    )
     out = follower.send_now if durable else follower.send_after
     if not follower.may_vote:
         out.append(Amnesiac(follower.replica, message.sender, follower.term))
@@ -270,34 +298,34 @@ def _installed(follower: Replica, message: SnapshotChunk) -> None:
 
 def snapshot_received(follower: Replica, index: Index, *, valid: bool) -> None:
     """The shell has all of the snapshot and has checked it: install it, if it is still wanted."""
-    first = follower.incoming
-    if first is None or first.index != index or not follower.incoming_complete:
+    piece = follower.incoming
+    if piece is None or piece.index != index or not follower.incoming_complete:
         return
     follower.incoming = None
     if not valid:
-        if follower.role is Role.FOLLOWER and first.term == follower.term:
-            _report(follower, first, 0)
+        if follower.role is Role.FOLLOWER and piece.term == follower.term:
+            _report(follower, piece, 0)
         return
-    if index > follower.commit_index and follower.log.has_fresh(index, first.chain):
+    if index > follower.commit_index and follower.log.has_fresh(index, piece.chain):
         # Entries came meanwhile; those behind the snapshot may have been acknowledged.
         follower.commit_to(index)
     if index > follower.commit_index:
         meta = SnapshotMeta(
             index,
-            first.snapshot_term,
-            first.chain,
-            first.log_time,
-            memberships.decode(first.membership),
+            piece.snapshot_term,
+            piece.chain,
+            piece.log_time,
+            memberships.decode(piece.membership),
         )
         follower.log.install(meta)
         follower.persistence.void_from(Index(1))
         follower.commit_index = index
-        follower.commit_chain = first.chain
+        follower.commit_chain = piece.chain
         follower.applied_index = index
         follower.apply_next = Index(index + 1)
         follower.installed = meta
-    if first.term == follower.term:
-        _installed(follower, first)
+    if piece.term == follower.term:
+        _installed(follower, piece)
 
 
 def on_amnesiac(follower: Replica, message: Amnesiac) -> None:

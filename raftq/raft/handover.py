@@ -2,10 +2,12 @@
 
 Rules:
 
-1. The successor is a voter of the configuration in force, and is told to campaign only when it has
-   everything. Until then nothing new is proposed, and after an election timeout it is given up.
+1. The successor is a voter of the configuration in force that has said that nothing is lost of its
+   log: another one would not campaign. It is told to when it has everything. Until then nothing new
+   is proposed, and after an election timeout it is given up.
 2. A leader that a committed configuration does not contain retires: it looks for the voter that has
-   most, hands over to it, and after an election timeout it simply stops.
+   most, of those that are whole if there is one, hands over to it, and after an election timeout it
+   simply stops.
 """
 
 from raftq.ids import NOBODY, Micros, ReplicaId
@@ -20,12 +22,18 @@ def begin(leader: Replica, to: ReplicaId) -> bool:
     A second wish takes the place of the first.
     """
     progress = leader.progress.get(to)
-    if to not in leader.log.membership.voters or progress is None or progress.amnesiac:
+    if to not in leader.log.membership.voters or progress is None:
         return False
+    if progress.amnesiac or progress.damaged:
+        return False
+    _begin(leader, to)
+    return True
+
+
+def _begin(leader: Replica, to: ReplicaId) -> None:
     leader.transfer_to = to
     leader.transfer_deadline = Micros(leader.now + ELECTION_MICROS_MAX)
     go_on(leader)
-    return True
 
 
 def go_on(leader: Replica) -> None:
@@ -38,8 +46,12 @@ def go_on(leader: Replica) -> None:
 def retire(leader: Replica) -> None:
     """The configuration without this leader is committed: look for the voter that has most."""
     if leader.transfer_to == NOBODY:
-        matches = leader.matches
-        begin(leader, max(leader.log.membership.voters, key=lambda voter: matches.get(voter, 0)))
+        matches, progress = leader.matches, leader.progress
+
+        def worth(voter: ReplicaId) -> tuple[bool, int]:
+            return not progress[voter].damaged, matches.get(voter, 0)
+
+        _begin(leader, max(leader.log.membership.voters, key=worth))
 
 
 def give_up(leader: Replica) -> None:

@@ -189,6 +189,10 @@ class RaftLog:
         offset = index - self._start
         return 0 <= offset < len(self._window) and self._window[offset].chain == link
 
+    def is_recent(self, index: Index) -> bool:
+        """Whether the entry at `index` is in memory."""
+        return index >= self._start
+
     def before(self, index: Index) -> tuple[Term, bytes] | None:
         """Term and chain that an append from `index` on has to name.
 

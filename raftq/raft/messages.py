@@ -58,7 +58,7 @@ class AppendReply(NamedTuple):
     Otherwise the log does not hold (prev_index, prev_chain): `hint_index` is the highest index at or
     below prev_index that might, by what this replica knows, with its `hint_term`; `refused_index`
     repeats the refused prev_index so that a late refusal is recognised. `last_index` is the end of
-    the replier's log.
+    the replier's log; `whole`: nothing of that log, nor of the machine, is lost there.
     """
 
     sender: ReplicaId
@@ -71,6 +71,7 @@ class AppendReply(NamedTuple):
     hint_term: Term
     last_index: Index
     wall: Micros
+    whole: bool
 
 
 class Heartbeat(NamedTuple):
@@ -92,7 +93,10 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Heard. `last_index` is the end of the replier's log, synced or not."""
+    """Heard. `last_index` is the end of the replier's log, synced or not.
+
+    `whole` as in an `AppendReply`: who is not cannot lead.
+    """
 
     sender: ReplicaId
     to: ReplicaId
@@ -100,13 +104,16 @@ class HeartbeatReply(NamedTuple):
     round: int
     last_index: Index
     wall: Micros
+    whole: bool
 
 
 class SnapshotChunk(NamedTuple):
     """A piece of the machine snapshot at (index, snapshot_term, chain).
 
-    Chunks belong together only if sender, term, index and chain agree; `position` is the first
-    byte's place, `done` marks the last piece, `membership` is the configuration at `index`.
+    Chunks belong together only if index, chain and all else that says what the snapshot is agree;
+    each counts only from the leader of the receiver's term. `position` is the first byte's place,
+    `done` marks the last piece, `membership` is the configuration at `index`. `anew`, at position 0:
+    let go of any other snapshot, of which I cannot give the rest.
     """
 
     sender: ReplicaId
@@ -120,15 +127,21 @@ class SnapshotChunk(NamedTuple):
     position: int
     data: bytes
     done: bool
+    anew: bool = False
 
 
 class SnapshotReply(NamedTuple):
-    """Bytes before `received` of snapshot `index` are here; `installed` when all is and holds."""
+    """Bytes before `received` of snapshot (index, chain) are here; `installed` when all is and holds.
+
+    It may speak of another snapshot than the one that a piece came of: then the receiver has a part
+    of that one and would rather have the rest of it.
+    """
 
     sender: ReplicaId
     to: ReplicaId
     term: Term
     index: Index  # type: ignore[assignment] # Hides a method of tuples that nobody needs.
+    chain: bytes
     received: int
     installed: bool
 

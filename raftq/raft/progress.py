@@ -18,7 +18,6 @@ from enum import Enum
 
 from raftq.ids import Index, Micros, ReplicaId
 from raftq.limits import MAX_INFLIGHT_APPENDS, MAX_INFLIGHT_BYTES
-from raftq.raft.ready import SnapshotMeta
 
 
 class Stage(Enum):
@@ -34,9 +33,11 @@ class Progress:
 
     __slots__ = (
         "amnesiac",
+        "damaged",
         "heard",
         "inflight",
         "inflight_bytes",
+        "judged_from",
         "match",
         "next",
         "paused",
@@ -46,8 +47,10 @@ class Progress:
         "sent_match",
         "sent_next",
         "sent_round",
-        "snapshot",
+        "snapshot_anew",
         "snapshot_asked",
+        "snapshot_chain",
+        "snapshot_index",
         "snapshot_position",
         "stage",
     )
@@ -61,6 +64,11 @@ class Progress:
         """In PROBE: the probe is on its way."""
         self.amnesiac = False
         """It lost what it had acknowledged: it is sent to, and counts for nothing."""
+        self.damaged = True
+        """It has not said yet, in this term, that nothing of its log and machine is lost there."""
+        self.judged_from = 0
+        """Only replies to later heartbeats tell that: in this round it got a new log. Before the
+        first such reply an answer to an append tells it too."""
         self.heard = now
         self.inflight: deque[tuple[Index, int]] = deque()
         """Appends on the way: (last index, bytes), ascending."""
@@ -70,9 +78,13 @@ class Progress:
         self.sent_match = Index(0)
         self.sent_next = Index(0)
         self.sent_commit = Index(0)
-        self.snapshot: SnapshotMeta | None = None
+        self.snapshot_index = Index(0)
+        """In SNAPSHOT: which one it gets; with its chain value this is never that of another."""
+        self.snapshot_chain = b""
         self.snapshot_position = 0
         self.snapshot_asked = False
+        self.snapshot_anew = False
+        """What it has of another one is of no use: nobody here has the rest."""
 
     def may_send(self) -> bool:
         if self.stage is Stage.REPLICATE:
@@ -111,14 +123,22 @@ class Progress:
         self.stage = Stage.REPLICATE
         self.next = Index(self.match + 1)
 
-    def begin_snapshot(self, snapshot: SnapshotMeta) -> None:
+    def begin_snapshot(
+        self, index: Index, chain: bytes, *, position: int = 0, anew: bool = False
+    ) -> None:
         self._leave()
         self.stage = Stage.SNAPSHOT
-        self.snapshot = snapshot
-        self.snapshot_position = 0
+        self.snapshot_index = index
+        self.snapshot_chain = chain
+        self.snapshot_position = position
         self.snapshot_asked = False
+        self.snapshot_anew = anew
+
+    def installed(self, round_: int) -> None:
+        """It has another log now; whether that is whole, replies to later heartbeats tell."""
+        self.damaged = True
+        self.judged_from = round_
 
     def _leave(self) -> None:
         self.inflight.clear()
         self.inflight_bytes = 0
-        self.snapshot = None

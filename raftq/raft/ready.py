@@ -14,13 +14,14 @@ The shell's side of the contract, in order:
 6. A read in `reads` may be served once the machine has applied its index. A read that was asked for
    is never answered if this replica stops leading first: the shell fails it then.
 7. For each of `snapshot_send` read a piece of that snapshot and call `snapshot_chunk`, at any later
-   time; a request that is out of date then is ignored by the core.
+   time, or `snapshot_gone` if it is not held; a request that is out of date then is ignored by the
+   core. What is asked for is kept until it has not been asked for in a while, newer ones or not.
 8. Keep the pieces in `snapshot_receive`, which come gapless from position 0 (a piece at position 0
    begins anew). After the last, check the whole and call `snapshot_received(index, valid=...)`;
    only then does the core install it.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from raftq.ids import Index, Micros, ReplicaId, Term, WriteSeq
 from raftq.raft.entry import Entry
@@ -79,6 +80,36 @@ class Ready(NamedTuple):
     snapshot: SnapshotMeta | None
     snapshot_send: tuple[SnapshotRequest, ...] = ()
     snapshot_receive: tuple[SnapshotChunk, ...] = ()
+
+
+class Allowance(Protocol):
+    """What the shell lets the core spend on replicas that the group can do without.
+
+    Entries for a replica that is far behind are read back from the log, in bulk. They leave only
+    while the shell allows it. Who was refused asks again in a later `ready`, so the shell takes one
+    when there is more to spend.
+    """
+
+    def may_spend(self) -> bool:
+        """Whether one more append may leave now."""
+        ...
+
+    def spent(self, size: int) -> None:
+        """So many bytes were sent."""
+        ...
+
+
+class Unlimited:
+    """An allowance without end."""
+
+    def may_spend(self) -> bool:
+        return True
+
+    def spent(self, size: int) -> None:
+        """Nobody counts."""
+
+
+UNLIMITED: Final = Unlimited()
 
 
 class HardState(NamedTuple):

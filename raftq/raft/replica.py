@@ -36,7 +36,7 @@ from raftq.raft.membership import Membership
 from raftq.raft.messages import Message, SnapshotChunk
 from raftq.raft.persistence import Persistence
 from raftq.raft.progress import Progress
-from raftq.raft.ready import HardState, LogReader, SnapshotMeta, SnapshotRequest
+from raftq.raft.ready import Allowance, HardState, LogReader, SnapshotMeta, SnapshotRequest
 
 NEVER: Final = Micros(1 << 62)
 LONG_AGO: Final = Micros(-(1 << 62))
@@ -74,10 +74,12 @@ class Replica:
         wall: Micros,
         may_vote: bool,
         faults: Faults,
+        allowance: Allowance,
     ) -> None:
         assert replica != NOBODY
         self.replica = replica
         self.faults = faults
+        self.allowance = allowance
         self.draw = draw
         self.now = monotonic
         self.wall = wall
@@ -123,7 +125,7 @@ class Replica:
         """What belongs to one role each."""
         # Followers (following.py): the snapshot that is coming in.
         self.incoming: SnapshotChunk | None = None
-        """First piece of it: what the others are compared with."""
+        """The newest piece of it: what the others are compared with, and who hears of it."""
         self.incoming_bytes = 0
         self.incoming_complete = False
 

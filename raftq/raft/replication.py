@@ -6,13 +6,22 @@ Rules:
 2. An answer counts in the term it was given in, for the replica that gave it, and never lowers
    what is known. A refusal of anything but what is in doubt is late and ignored.
 3. A missing tail (lost appends) is seen from heartbeat replies: they do not wait for the disk.
-4. Only the reply to the newest heartbeat, compared with what held when that heartbeat left, can
+4. A replica that the group can do without for now, and that is so far behind that its entries have to
+   be read back from the log, gets them in small pieces, and only as the shell allows. One that is
+   needed for a quorum gets them as fast as it can take them.
+5. Only the reply to the newest heartbeat, compared with what held when that heartbeat left, can
    show that a replica lost what it had acknowledged; every other message may have been overtaken.
 """
 
 from raftq.errors import Corrupted
 from raftq.ids import NOBODY, Index, Micros, ReplicaId
-from raftq.limits import ELECTION_MICROS_MAX, HEARTBEAT_MICROS, MAX_APPEND_BYTES
+from raftq.limits import (
+    CATCH_UP_PIECE_BYTES,
+    ELECTION_MICROS_MAX,
+    ELECTION_MICROS_MIN,
+    HEARTBEAT_MICROS,
+    MAX_APPEND_BYTES,
+)
 from raftq.raft import handover, reads
 from raftq.raft.commit import advance_commit, append, join_members, log_time
 from raftq.raft.entry import NOOP
@@ -81,6 +90,7 @@ def send_entries(leader: Replica, progress: Progress, like: Append | None) -> Ap
     log = leader.log
     index = progress.next
     previous = Index(index - 1)
+    spare = False
     if like is not None and like.prev_index == previous:
         message = Append(like.sender, progress.replica, *like[2:])
     else:
@@ -88,8 +98,12 @@ def send_entries(leader: Replica, progress: Progress, like: Append | None) -> Ap
         if before is None:
             begin_snapshot(leader, progress)
             return None
+        spare = not log.is_recent(index) and _can_do_without(leader, progress)
+        if spare and not leader.allowance.may_spend():
+            return None
+        limit = CATCH_UP_PIECE_BYTES if spare else MAX_APPEND_BYTES
         try:
-            entries = tuple(log.entries(index, Index(log.last_index + 1), MAX_APPEND_BYTES))
+            entries = tuple(log.entries(index, Index(log.last_index + 1), limit))
         except (Corrupted, LookupError):
             log.note_damage(index)
             return None
@@ -107,7 +121,25 @@ def send_entries(leader: Replica, progress: Progress, like: Append | None) -> Ap
     last = entries[-1]
     size = last.size if len(entries) == 1 else sum([entry.size for entry in entries])
     progress.sent(last.index, size)
+    if spare:
+        leader.allowance.spent(size)
     return message
+
+
+def _can_do_without(leader: Replica, progress: Progress) -> bool:
+    """Whether everything is committed, and will be, by those who are heard, without that one."""
+    oldest = leader.now - ELECTION_MICROS_MIN
+
+    def heard(replica: ReplicaId) -> bool:
+        known = leader.progress.get(replica)
+        return known is not None and known.heard >= oldest
+
+    others = {
+        replica: match
+        for replica, match in leader.matches.items()
+        if replica == leader.replica or (replica != progress.replica and heard(replica))
+    }
+    return leader.electorate.committed(others) >= leader.commit_index
 
 
 def send_empty(leader: Replica, progress: Progress) -> None:
@@ -184,6 +216,8 @@ def on_append_reply(leader: Replica, message: AppendReply) -> None:
         return
     if match > progress.match:
         progress.acknowledged(match)
+        if progress.round_acked <= progress.judged_from:
+            progress.damaged = not message.whole
         if not progress.amnesiac:
             leader.matches[message.sender] = match
             if match > leader.commit_index:
@@ -220,6 +254,8 @@ def on_heartbeat_reply(leader: Replica, message: HeartbeatReply) -> None:
         progress.round_acked = message.round
         if leader.reads_waiting:
             reads.confirm(leader)
+    if message.round > progress.judged_from:
+        progress.damaged = not message.whole
     if message.round != progress.sent_round:
         return
     if leader.departing and _knows_that_it_left(leader, progress, message.last_index):

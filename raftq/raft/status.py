@@ -16,6 +16,8 @@ class Follower(NamedTuple):
     next_index: Index
     stage: str
     amnesiac: bool
+    damaged: bool
+    """Something of its log or machine is lost there, or it has not said yet that nothing is."""
     silent: int
     """Microseconds since it was last heard."""
     caught_up: bool
@@ -72,6 +74,7 @@ def describe(replica: Replica) -> Status:
                 progress.next,
                 progress.stage.value,
                 progress.amnesiac,
+                progress.damaged,
                 replica.now - progress.heard,
                 has_caught_up(replica, progress),
             )

@@ -33,7 +33,7 @@ from raftq.storage.reading import LogFiles, StoredBatch, batches_in
 from raftq.storage.recovery import Recovered
 from raftq.storage.scrub import scrub
 from raftq.storage.segment import is_segment
-from raftq.storage.snapshots import SnapshotWriter
+from raftq.storage.snapshots import SnapshotStore, SnapshotWriter
 from raftq.storage.walk import Condition
 
 __all__ = ["Condition", "GroupLog", "Sizes", "StoredBatch"]
@@ -426,6 +426,10 @@ class GroupLog:
         return self._contents.batches.bounds(queue, partition)
 
     # --- Snapshots ----------------------------------------------------------------------------
+
+    @property
+    def snapshots(self) -> SnapshotStore:
+        return self._snapshots
 
     def begin_snapshot(self, meta: SnapshotMeta, done: Callable[[], None]) -> SnapshotWriter:
         """Write a snapshot of the machine; `done` is called once when that is over.

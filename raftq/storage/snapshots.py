@@ -16,7 +16,7 @@ the same on every replica and proves itself: it is what travels to a peer, in pi
 
 Written by: temporary name, sync, rename, sync of the directory. A file under its final name that
 does not verify is therefore damage, and the older snapshot and the log behind it are used. The
-newest two are kept.
+newest two are kept, and any that a peer is being given (`keep`).
 """
 
 from collections.abc import Callable, Iterator
@@ -260,6 +260,7 @@ class SnapshotStore:
         """Files that do not verify; they stay until newer ones are durable."""
         self.problems: list[str] = []
         self.closed = False
+        self._kept: set[Index] = set()
         self._open: tuple[Index, File, int] | None = None
         self._serial = 0
 
@@ -330,13 +331,39 @@ class SnapshotStore:
         self._forget_open()
         self.good = sorted([*(old for old in self.good if old.index != meta.index), meta])
         self.spoiled.discard(meta.index)
-        while len(self.good) > KEPT:
-            self._remove(snapshot_name(self.good.pop(0).index))
+        self._remove_old()
         # What was damaged is superseded like any other, once there are enough good ones.
         for index in sorted(self.spoiled):
-            if len(self.good) == KEPT and index < self.good[0].index:
+            if len(self.good) >= KEPT and index < self.good[-KEPT].index:
                 self.spoiled.discard(index)
                 self._remove(snapshot_name(index))
+
+    def _remove_old(self) -> None:
+        for meta in self.good[:-KEPT]:
+            if meta.index not in self._kept:
+                self.good.remove(meta)
+                self._remove(snapshot_name(meta.index))
+
+    def keep(self, index: Index) -> None:
+        """Do not remove that one, if it is held, however old it gets."""
+        self._kept.add(index)
+
+    def let_go(self, index: Index) -> None:
+        """The opposite of `keep`."""
+        self._kept.discard(index)
+        if not self.closed:
+            self._forget_open()
+            self._remove_old()
+
+    def meta(self, index: Index) -> SnapshotMeta:
+        """What the snapshot at `index` stands for.
+
+        Raises: LookupError when it is not held.
+        """
+        for meta in self.good:
+            if meta.index == index:
+                return meta
+        raise LookupError(f"no snapshot at {index}")
 
     @property
     def has_lost_newest(self) -> bool:
@@ -376,8 +403,7 @@ class SnapshotStore:
 
         Raises: LookupError when that snapshot is not held any more; Corrupted, OSError.
         """
-        if all(meta.index != index for meta in self.good):
-            raise LookupError(f"no snapshot at {index}")
+        self.meta(index)
         if self._open is None or self._open[0] != index:
             self._forget_open()
             file = self._disk.open(self._path(snapshot_name(index)))

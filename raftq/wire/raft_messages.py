@@ -9,11 +9,11 @@ All integers little-endian. The body of a RAFT frame is `group u32`, then one me
      3 Append          prev_index u64 | prev_term u64 | prev_chain 16 bytes | commit_index u64
                        | count u32 | the entries, each with its own length
      4 AppendReply     match_index u64 | refused_index u64 | hint_index u64 | hint_term u64
-                       | last_index u64 | wall i64                 flags: 1 success
+                       | last_index u64 | wall i64                 flags: 1 success, 2 whole
      7 SnapshotChunk   index u64 | snapshot_term u64 | chain 16 bytes | log_time i64
                        | position u64 | membership_length u32 | membership | data
-                                                                   flags: 1 done
-     8 SnapshotReply   index u64 | received u64                    flags: 1 installed
+                                                                   flags: 1 done, 2 anew
+     8 SnapshotReply   index u64 | chain 16 bytes | received u64   flags: 1 installed
      9 TimeoutNow      nothing
     10 Amnesiac        nothing
 
@@ -22,7 +22,7 @@ Heartbeats go as rows of fixed size, one a group, many to a frame:
     HEARTBEATS         group u32 | sender u64 | to u64 | term u64 | round u64 | commit_index u64
                        | commit_chain 16 bytes | checkpoint_index u64 | checkpoint_digest 16 bytes
     HEARTBEAT_REPLIES  group u32 | sender u64 | to u64 | term u64 | round u64 | last_index u64
-                       | wall i64
+                       | wall i64 | whole u8
 
 Rules:
 
@@ -66,9 +66,9 @@ _VOTE_REPLY: Final = Struct("<BBHQQQq")
 _APPEND: Final = Struct("<BBHQQQQQ16sQI")
 _APPEND_REPLY: Final = Struct("<BBHQQQQQQQQq")
 _CHUNK: Final = Struct("<BBHQQQQQ16sqQI")
-_SNAPSHOT_REPLY: Final = Struct("<BBHQQQQQ")
+_SNAPSHOT_REPLY: Final = Struct("<BBHQQQQ16sQ")
 _HEARTBEAT: Final = Struct("<IQQQQQ16sQ16s")
-_HEARTBEAT_REPLY: Final = Struct("<IQQQQQq")
+_HEARTBEAT_REPLY: Final = Struct("<IQQQQQqB")
 HEARTBEAT_BYTES: Final = _HEARTBEAT.size
 HEARTBEAT_REPLY_BYTES: Final = _HEARTBEAT_REPLY.size
 
@@ -109,8 +109,9 @@ def _encode_append(message: Append) -> list[Buffer]:
 
 
 def _encode_append_reply(message: AppendReply) -> list[Buffer]:
-    sender, to, term, success, *rest = message
-    return [_APPEND_REPLY.pack(_APPEND_REPLY_TYPE, success, 0, sender, to, term, *rest)]
+    sender, to, term, success, *rest, whole = message
+    flags = success | whole << 1
+    return [_APPEND_REPLY.pack(_APPEND_REPLY_TYPE, flags, 0, sender, to, term, *rest)]
 
 
 def _encode_vote_request(message: VoteRequest) -> list[Buffer]:
@@ -128,7 +129,7 @@ def _encode_vote_reply(message: VoteReply) -> list[Buffer]:
 
 def _encode_chunk(message: SnapshotChunk) -> list[Buffer]:
     head = _CHUNK.pack(
-        _CHUNK_TYPE, message.done, 0, message.sender, message.to, message.term, message.index,
+        _CHUNK_TYPE, message.done | message.anew << 1, 0, message.sender, message.to, message.term, message.index,
         message.snapshot_term, message.chain, message.log_time, message.position,
         len(message.membership),
     )  # fmt: skip
@@ -136,10 +137,8 @@ def _encode_chunk(message: SnapshotChunk) -> list[Buffer]:
 
 
 def _encode_snapshot_reply(message: SnapshotReply) -> list[Buffer]:
-    sender, to, term, index, received, installed = message
-    return [
-        _SNAPSHOT_REPLY.pack(_SNAPSHOT_REPLY_TYPE, installed, 0, sender, to, term, index, received)
-    ]
+    *rest, installed = message
+    return [_SNAPSHOT_REPLY.pack(_SNAPSHOT_REPLY_TYPE, installed, 0, *rest)]
 
 
 def _encode_timeout_now(message: TimeoutNow) -> list[Buffer]:
@@ -202,7 +201,7 @@ def _decode_append(view: memoryview, fields: Fields) -> Message:
 
 def _decode_append_reply(_view: memoryview, fields: Fields) -> Message:
     _, flags, _, sender, to, term, *rest = fields
-    return AppendReply(sender, to, term, bool(flags), *rest)
+    return AppendReply._make((sender, to, term, bool(flags & 1), *rest, bool(flags & 2)))
 
 
 def _decode_vote_request(_view: memoryview, fields: Fields) -> Message:
@@ -224,13 +223,13 @@ def _decode_chunk(view: memoryview, fields: Fields) -> Message:
     membership = bytes(view[_CHUNK.size : begin])
     return SnapshotChunk(
         sender, to, term, index, snapshot_term, chain, log_time, membership, position,
-        bytes(view[begin:]), bool(flags),
+        bytes(view[begin:]), bool(flags & 1), bool(flags & 2),
     )  # fmt: skip
 
 
 def _decode_snapshot_reply(_view: memoryview, fields: Fields) -> Message:
-    _, flags, _, sender, to, term, index, received = fields
-    return SnapshotReply(sender, to, term, index, received, bool(flags))
+    _, flags, _, *rest = fields
+    return SnapshotReply._make((*rest, bool(flags)))
 
 
 def _decode_timeout_now(_view: memoryview, fields: Fields) -> Message:
@@ -248,8 +247,8 @@ _DECODERS: Final[dict[int, tuple[Struct, int, bool, _Decoder]]] = {
     _VOTE_REQUEST_TYPE: (_VOTE_REQUEST, 3, False, _decode_vote_request),
     _VOTE_REPLY_TYPE: (_VOTE_REPLY, 3, False, _decode_vote_reply),
     _APPEND_TYPE: (_APPEND, 0, True, _decode_append),
-    _APPEND_REPLY_TYPE: (_APPEND_REPLY, 1, False, _decode_append_reply),
-    _CHUNK_TYPE: (_CHUNK, 1, True, _decode_chunk),
+    _APPEND_REPLY_TYPE: (_APPEND_REPLY, 3, False, _decode_append_reply),
+    _CHUNK_TYPE: (_CHUNK, 3, True, _decode_chunk),
     _SNAPSHOT_REPLY_TYPE: (_SNAPSHOT_REPLY, 1, False, _decode_snapshot_reply),
     _TIMEOUT_NOW_TYPE: (_HEAD, 0, False, _decode_timeout_now),
     _AMNESIAC_TYPE: (_HEAD, 0, False, _decode_amnesiac),
@@ -293,8 +292,10 @@ def decode_heartbeat_replies(body: memoryview) -> list[tuple[GroupId, HeartbeatR
     if len(body) % HEARTBEAT_REPLY_BYTES:
         raise ProtocolError(f"heartbeat replies are rows of {HEARTBEAT_REPLY_BYTES} bytes")
     rows = []
-    for group, *fields in _HEARTBEAT_REPLY.iter_unpack(body):
-        reply = HeartbeatReply._make(fields)
+    for group, *fields, whole in _HEARTBEAT_REPLY.iter_unpack(body):
+        if whole > 1:
+            raise ProtocolError("a heartbeat reply is whole or not")
+        reply = HeartbeatReply._make((*fields, bool(whole)))
         if max(reply.term, reply.round, reply.last_index) > NUMBER_MAX:
             raise ProtocolError("a heartbeat reply has a number beyond all use")
         rows.append((group, reply))

@@ -3,6 +3,7 @@
 import pytest
 
 from raftq.errors import Corrupted
+from raftq.host.catch_up import CatchUpBudget, CatchUpShare
 from raftq.host.transfers import Transfers
 from raftq.raft import Membership, Ready, SnapshotMeta
 from raftq.raft.membership import encode
@@ -44,7 +45,18 @@ class Log:
         self.snapshot = SnapshotMeta(0, 0, bytes(16), 0, MEMBERSHIP)
         self.writers = []
         self.body = b"0123456789"
+        self.kept = set()
+        self.snapshots = self
         self.error = None
+
+    def meta(self, index):
+        return SnapshotMeta(index, 2, CHAIN, 77, MEMBERSHIP)
+
+    def keep(self, index):
+        self.kept.add(index)
+
+    def let_go(self, index):
+        self.kept.remove(index)
 
     def begin_snapshot(self, meta, done):
         self.writers.append(Writer(self, meta, done))
@@ -59,10 +71,15 @@ class Log:
 class Core:
     def __init__(self):
         self.sent = []
+        self.gone = []
         self.received = []
 
-    def snapshot_chunk(self, to, position, data, done):
+    def snapshot_chunk(self, to, meta, position, data, done):
+        assert meta.chain == CHAIN
         self.sent.append((to, position, data, done))
+
+    def snapshot_gone(self, to, index):
+        self.gone.append((to, index))
 
     def snapshot_received(self, index, *, valid):
         self.received.append((index, valid))
@@ -88,13 +105,35 @@ def group():
     return Group()
 
 
+class Clock:
+    def __init__(self):
+        self.now = 0
+
+    def monotonic(self):
+        return self.now
+
+
 @pytest.fixture
-def transfers(group):
-    return Transfers(group)
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def budget(clock):
+    return CatchUpBudget(clock)
+
+
+@pytest.fixture
+def transfers(group, budget):
+    return Transfers(group, CatchUpShare(budget))
 
 
 def ready(*, send=(), receive=()):
     return Ready(None, (), (), 0, (), (), None, tuple(send), tuple(receive))
+
+
+def serve(transfers, ready, now=0):
+    transfers.serve(ready, now)
 
 
 def chunk(index, position, data, *, done=False):
@@ -102,20 +141,21 @@ def chunk(index, position, data, *, done=False):
 
 
 def test_pieces_are_read_where_they_are_asked_for(transfers, group):
-    transfers.serve(ready(send=[SnapshotRequest(2, 40, 0), SnapshotRequest(3, 40, 8)]))
+    serve(transfers, ready(send=[SnapshotRequest(2, 40, 0), SnapshotRequest(3, 40, 8)]))
     assert group.raft.sent == [(2, 0, b"0123", False), (3, 8, b"89", True)]
 
 
 @pytest.mark.parametrize("error", [LookupError("gone"), Corrupted("rot"), OSError(5, "EIO")])
 def test_a_snapshot_that_cannot_be_read_is_not_sent(transfers, group, error):
     group.log.error = error
-    transfers.serve(ready(send=[SnapshotRequest(2, 40, 0)]))
+    serve(transfers, ready(send=[SnapshotRequest(2, 40, 0)]))
     assert group.raft.sent == []
+    assert group.raft.gone == [(2, 40)]
 
 
 def test_pieces_become_a_snapshot_once_it_is_durable(transfers, group):
-    transfers.serve(ready(receive=[chunk(40, 0, b"01")]))
-    transfers.serve(ready(receive=[chunk(40, 2, b"23"), chunk(40, 4, b"4", done=True)]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01")]))
+    serve(transfers, ready(receive=[chunk(40, 2, b"23"), chunk(40, 4, b"4", done=True)]))
     (writer,) = group.log.writers
     assert writer.data == b"01234"
     assert writer.state == "finished"
@@ -127,39 +167,39 @@ def test_pieces_become_a_snapshot_once_it_is_durable(transfers, group):
 
 
 def test_one_that_does_not_verify_is_told_as_invalid(transfers, group):
-    transfers.serve(ready(receive=[chunk(40, 0, b"01", done=True)]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01", done=True)]))
     group.log.writers[0].durable(valid=False)
     assert group.raft.received == [(40, False)]
 
 
 def test_a_newer_one_takes_the_place_of_an_unfinished_one(transfers, group):
-    transfers.serve(ready(receive=[chunk(40, 0, b"01")]))
-    transfers.serve(ready(receive=[chunk(50, 0, b"ab"), chunk(40, 2, b"23"), chunk(50, 2, b"c")]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01")]))
+    serve(transfers, ready(receive=[chunk(50, 0, b"ab"), chunk(40, 2, b"23"), chunk(50, 2, b"c")]))
     first, second = group.log.writers
     assert first.state == "abandoned"
     assert second.data == b"abc"
 
 
 def test_the_same_one_from_its_beginning_starts_over(transfers, group):
-    transfers.serve(ready(receive=[chunk(40, 0, b"01"), chunk(40, 0, b"01", done=True)]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01"), chunk(40, 0, b"01", done=True)]))
     first, second = group.log.writers
     assert (first.state, second.state, second.data) == ("abandoned", "finished", b"01")
 
 
 def test_one_that_is_begun_while_the_last_becomes_durable_is_kept_apart(transfers, group):
     """The first is on its way to the disk when the leader begins with a newer one."""
-    transfers.serve(ready(receive=[chunk(40, 0, b"01", done=True), chunk(50, 0, b"ab")]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01", done=True), chunk(50, 0, b"ab")]))
     first, second = group.log.writers
     first.durable()
     assert group.raft.received == []
-    transfers.serve(ready(receive=[chunk(50, 2, b"c", done=True)]))
+    serve(transfers, ready(receive=[chunk(50, 2, b"c", done=True)]))
     assert second.data == b"abc"
     second.durable()
     assert group.raft.received == [(50, True)]
 
 
 def test_nothing_is_told_to_a_stopped_group(transfers, group):
-    transfers.serve(ready(receive=[chunk(40, 0, b"01", done=True)]))
+    serve(transfers, ready(receive=[chunk(40, 0, b"01", done=True)]))
     group.stopped = True
     group.log.writers[0].durable()
     assert group.raft.received == []

@@ -215,11 +215,15 @@ class Cluster:
         assert core.log._bytes <= before
 
     def answer_chunk(self, node, request):
-        """The snapshot is its own index as text, in pieces of two bytes."""
+        """The snapshot is its own index as text, in pieces of two bytes; only the newest is held."""
+        meta = node.log.snapshot
+        if request.index != meta.index:
+            node.core.snapshot_gone(request.to, request.index)
+            return
         data = b"state at %d" % request.index
         piece = data[request.position : request.position + 2]
         done = request.position + 2 >= len(data)
-        node.core.snapshot_chunk(request.to, request.position, piece, done)
+        node.core.snapshot_chunk(request.to, meta, request.position, piece, done)
 
     def receive_chunk(self, node, chunk):
         if chunk.position == 0:

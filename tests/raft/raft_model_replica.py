@@ -370,11 +370,15 @@ class Bench(Cluster):
 
     def answer_chunk(self, node, request):
         """The snapshot is its own index, in as many pieces as the configuration says."""
+        meta = node.log.snapshot
+        if request.index != meta.index:
+            node.core.snapshot_gone(request.to, request.index)
+            return
         data = b"state at %d" % request.index
         size = -(-len(data) // self.config.pieces)
         piece = data[request.position : request.position + size]
         done = request.position + size >= len(data)
-        node.core.snapshot_chunk(request.to, request.position, piece, done)
+        node.core.snapshot_chunk(request.to, meta, request.position, piece, done)
 
     def check(self, node):
         """Of one replica alone; what holds among replicas is checked in the world."""

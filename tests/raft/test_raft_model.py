@@ -14,7 +14,7 @@ STATES = {
     "election": (96_263, 549_457, 22),
     "replication": (27_552, 140_490, 22),
     "promotion": (44_300, 142_969, 23),
-    "snapshot": (19_166, 55_799, 26),
+    "snapshot": (20_122, 56_079, 27),
 }
 """Of each configuration: states, transitions, depth."""
 

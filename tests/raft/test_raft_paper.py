@@ -272,7 +272,7 @@ def test_entries_of_older_terms_are_not_committed_by_counting():
     core.step(
         AppendReply(
             ReplicaId(3), ReplicaId(2), core.term, True, index, Index(0), Index(0), Term(0),
-            index, WALL,
+            index, WALL, whole=True,
         )
     )  # fmt: skip
     assert core.progress[3].match == index
@@ -319,7 +319,8 @@ def test_snapshot_replaces_the_log_only_if_it_says_more():
     cluster.advance(100_000)
     end = cluster.core(2).last_index
     cluster.compact(1, Index(3))
-    cluster.core(1).progress[2].begin_snapshot(cluster[1].log.snapshot)
+    meta = cluster[1].log.snapshot
+    cluster.core(1).progress[2].begin_snapshot(meta.index, meta.chain)
     cluster.advance(500_000)
     assert cluster.core(2).last_index == end
     assert cluster.core(2).log.floor == 0

@@ -1,8 +1,9 @@
 """Stories of snapshots: who gets one, who must not, and what never commits."""
 
+import pytest
 from raft_stories import deposed_with_tail, led
 
-from raftq.ids import Index, ReplicaId, Term
+from raftq.ids import Index, Micros, ReplicaId, Term
 from raftq.raft.membership import encode
 from raftq.raft.messages import (
     SnapshotChunk,
@@ -93,7 +94,7 @@ def test_snapshot_at_or_below_the_commit_index_is_acknowledged_not_installed():
 def test_invalid_snapshot_is_not_installed():
     cluster = far_behind()
     cluster.answer_chunk = lambda node, request: node.core.snapshot_chunk(
-        request.to, request.position, b"rot", done=True
+        request.to, node.log.snapshot, request.position, b"rot", done=True
     )
     cluster.advance(300_000)
     assert cluster.core(3).log.floor == 0
@@ -103,18 +104,137 @@ def test_invalid_snapshot_is_not_installed():
     assert cluster.converged()
 
 
-def test_pieces_of_two_leaders_are_not_joined():
-    cluster = far_behind()
-    cluster.deliver(only=lambda m: not isinstance(m, SnapshotChunk))
+def first_piece(cluster):
+    """3 has got the first piece of the snapshot of 1, and its answer is on the way."""
     cluster.advance(60_000, deliver=False)
-    cluster.deliver(only=lambda m: not isinstance(m, SnapshotChunk))
-    first = next((m for m in cluster.wire if isinstance(m, SnapshotChunk)), None)
-    assert first is not None
-    cluster.step(first)
+    while not cluster.core(3).incoming_bytes:
+        piece = next((m for m in cluster.wire if isinstance(m, SnapshotChunk)), None)
+        if piece is None:
+            cluster.deliver_once()
+            continue
+        cluster.wire.remove(piece)
+        cluster.step(piece)
     assert cluster.core(3).incoming_bytes == 2
-    other = first._replace(sender=ReplicaId(2), term=Term(first.term + 1), position=2)
-    cluster.step(other)
+    return piece
+
+
+def replies(cluster):
+    """What 3 says about snapshots, from now on; nothing of it arrives."""
+    heard = []
+    cluster.drop = lambda m: isinstance(m, SnapshotReply) and not heard.append(m)
+    return heard
+
+
+def test_the_next_leader_goes_on_where_another_one_stopped():
+    """Both have the same snapshot: no byte of it is sent twice but one piece that asks."""
+    cluster = far_behind()
+    cluster.compact(2)
+    first = first_piece(cluster)
+    cluster.wire.clear()
+    pieces = []
+    cluster.drop = lambda m: isinstance(m, SnapshotChunk) and bool(pieces.append(m))
+    cluster.elect(2)
+    cluster.advance(500_000)
+    assert cluster.core(3).log.floor == first.index
+    assert {piece.sender for piece in pieces} == {2}
+    assert [piece.position for piece in pieces] == [0, 2, 4, 6, 8, 10]
+    assert cluster.converged()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"chain": bytes(16)},
+        {"index": Index(5)},
+        {"snapshot_term": Term(9)},
+        {"log_time": Micros(1)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_pieces_of_another_snapshot_never_join(changed):
+    cluster = far_behind()
+    first = first_piece(cluster)
+    heard = replies(cluster)
+    cluster.step(first._replace(position=2, data=b"XX", **changed))
     assert cluster[3].incoming == first.data
+    assert [(m.index, m.chain, m.received) for m in heard] == [(first.index, first.chain, 2)]
+    cluster.drop = lambda _: False
+    cluster.advance(500_000)
+    assert cluster.converged()
+
+
+def test_pieces_of_a_deposed_leader_are_refused():
+    cluster = far_behind()
+    first = first_piece(cluster)
+    cluster.core(3).become_follower(Term(first.term + 1), ReplicaId(2))
+    heard = replies(cluster)
+    cluster.step(first._replace(position=2, data=b"XX"))
+    assert cluster[3].incoming == first.data
+    assert [(m.term, m.received, m.installed) for m in heard] == [(first.term + 1, 0, False)]
+
+
+def test_a_part_of_which_nobody_has_the_rest_is_given_up():
+    """2 leads now and has another snapshot: 3 says what it has, and is told to begin anew."""
+    cluster = far_behind()
+    first = first_piece(cluster)
+    cluster.isolate(3)
+    cluster.elect(2)
+    cluster.propose(2, b"more")
+    cluster.advance(100_000)
+    cluster.compact(2)
+    cluster.heal()
+    assert cluster[2].log.snapshot.index > first.index
+    pieces = []
+    cluster.drop = lambda m: isinstance(m, SnapshotChunk) and bool(pieces.append(m))
+    cluster.advance(500_000)
+    assert cluster.core(3).log.floor == cluster[2].log.snapshot.index
+    assert [piece.position for piece in pieces][:3] == [0, 0, 2]
+    assert [piece.anew for piece in pieces][:3] == [False, True, False]
+
+
+def test_a_transfer_ends_with_the_snapshot_that_it_began_with():
+    """The leader takes newer ones meanwhile, quicker than one can be sent."""
+    cluster = far_behind()
+    first = first_piece(cluster)
+    held = {}
+
+    def answer(node, request):
+        held[node.log.snapshot.index] = node.log.snapshot
+        data = b"state at %d" % request.index
+        piece = data[request.position : request.position + 2]
+        done = request.position + 2 >= len(data)
+        node.core.snapshot_chunk(request.to, held[request.index], request.position, piece, done)
+
+    held[first.index] = cluster[1].log.snapshot
+    cluster.answer_chunk = answer
+    for number in range(4):
+        cluster.propose(1, b"%d" % number)
+        cluster.deliver_once()
+        cluster.deliver_once()
+        cluster.compact(1)
+        assert cluster.core(1).progress[3].snapshot_index == first.index
+    floors = set()
+    while not cluster.converged():
+        cluster.advance(500)
+        floors.add(cluster.core(3).log.floor)
+    assert first.index in floors
+
+
+def test_lost_pieces_are_sent_again_and_no_others():
+    cluster = far_behind()
+    pieces = []
+
+    def lossy(message):
+        if not isinstance(message, SnapshotChunk):
+            return False
+        pieces.append(message.position)
+        return len(pieces) % 3 == 0
+
+    cluster.drop = lossy
+    cluster.advance(3_000_000)
+    assert cluster.converged()
+    assert len(pieces) > 6
+    assert pieces == sorted(pieces), "it goes on where the receiver is"
 
 
 def test_piece_that_could_not_be_read_is_asked_for_again():

@@ -61,13 +61,19 @@ MESSAGES = {
     "probe": Append(ReplicaId(1), ReplicaId(2), Term(2), Index(4), Term(2), CHAIN, Index(1), ()),
     "append_reply": AppendReply(
         ReplicaId(2), ReplicaId(1), Term(2), False, Index(0), Index(9), Index(4), Term(1), Index(12),
-        Micros(1_700_000_000_000_000),
+        Micros(1_700_000_000_000_000), True,
     ),
     "snapshot_chunk": SnapshotChunk(
         ReplicaId(1), ReplicaId(2), Term(3), Index(40), Term(2), CHAIN, Micros(77), b"members", 4096,
         b"state" * 9, True,
     ),
-    "snapshot_reply": SnapshotReply(ReplicaId(2), ReplicaId(1), Term(3), Index(40), 4141, True),
+    "snapshot_chunk_anew": SnapshotChunk(
+        ReplicaId(1), ReplicaId(2), Term(3), Index(40), Term(2), CHAIN, Micros(77), b"members", 0,
+        b"state" * 9, False, True,
+    ),
+    "snapshot_reply": SnapshotReply(
+        ReplicaId(2), ReplicaId(1), Term(3), Index(40), CHAIN, 4141, True
+    ),
     "timeout_now": TimeoutNow(ReplicaId(1), ReplicaId(2), Term(3)),
     "amnesiac": Amnesiac(ReplicaId(1), ReplicaId(2), Term(3)),
 }  # fmt: skip
@@ -104,7 +110,10 @@ HEARTBEATS = [
     ),
 ]
 HEARTBEAT_REPLIES = [
-    (GroupId(4), HeartbeatReply(ReplicaId(2), ReplicaId(1), Term(3), 17, Index(11), Micros(99)))
+    (
+        GroupId(4),
+        HeartbeatReply(ReplicaId(2), ReplicaId(1), Term(3), 17, Index(11), Micros(99), True),
+    )
 ]
 
 BATCHES = (
