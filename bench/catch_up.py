@@ -45,13 +45,26 @@ class Window(NamedTuple):
     messages_per_second: float
     p50_ms: float
     p99_ms: float
+    cpu_seconds_per_million: float
+    """Of the two nodes that are up all the time: what publishing costs them, and n3 as well."""
 
 
-async def publish(client: AsyncClient, *, seconds: float, rate: float) -> Window:
+def cpu_seconds(nodes: Processes) -> float:
+    """What n1 and n2 have spent so far."""
+    spent = 0.0
+    for name in ("n1", "n2"):
+        stat = Path(f"/proc/{nodes.process_id(name)}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+async def publish(nodes: Processes, client: AsyncClient, *, seconds: float, rate: float) -> Window:
     """Lists for the given time; `rate` in messages a second, 0: as fast as it goes."""
     bodies = [random.randbytes(MESSAGE_BYTES)] * LIST_MESSAGES
     took: list[float] = []
     acknowledged = 0
+    cpu = cpu_seconds(nodes)
     begin = time.perf_counter()
     end = begin + seconds
 
@@ -83,6 +96,7 @@ async def publish(client: AsyncClient, *, seconds: float, rate: float) -> Window
         acknowledged / seconds,
         took[len(took) // 2] * 1e3,
         took[len(took) * 99 // 100] * 1e3,
+        (cpu_seconds(nodes) - cpu) / (len(took) * LIST_MESSAGES) * 1e6,
     )
 
 
@@ -140,28 +154,30 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             nodes.client() as client,
         ):
             await client.create_queue(QUEUE, partitions=1)
-            everybody = await publish(client, seconds=options.seconds, rate=0)
+            everybody = await publish(nodes, client, seconds=options.seconds, rate=0)
             nodes.kill(LATE)
-            rate = (await publish(client, seconds=options.seconds, rate=0)).messages_per_second
+            rate = (
+                await publish(nodes, client, seconds=options.seconds, rate=0)
+            ).messages_per_second
             rate *= options.load
-            before = await publish(client, seconds=options.seconds, rate=rate)
+            before = await publish(nodes, client, seconds=options.seconds, rate=rate)
             for number in range(options.pairs):
                 begun = time.perf_counter()
                 coming = asyncio.create_task(come_back(nodes, client, options))
-                during = await publish(client, seconds=options.seconds, rate=rate)
+                during = await publish(nodes, client, seconds=options.seconds, rate=rate)
                 lag = max(await commits(nodes, "n1"), await commits(nodes, "n2"))
                 lag -= await commits(nodes, LATE)
                 await coming
                 under_load = None
                 if rate:
-                    load = asyncio.create_task(endless(client, rate))
+                    load = asyncio.create_task(endless(nodes, client, rate))
                     under_load = await caught_up(nodes, begun)
                     load.cancel()
                     await asyncio.gather(load, return_exceptions=True)
                 whole = await caught_up(nodes, begun)
                 if nodes.is_running(LATE):
                     nodes.kill(LATE)
-                after = await publish(client, seconds=options.seconds, rate=rate)
+                after = await publish(nodes, client, seconds=options.seconds, rate=rate)
                 rows.append(
                     {
                         "pair": number,
@@ -181,6 +197,11 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                         "during_p99_ms": round(during.p99_ms, 1),
                         "down_p50_ms": [round(before.p50_ms, 1), round(after.p50_ms, 1)],
                         "during_p50_ms": round(during.p50_ms, 1),
+                        "down_cpu": [
+                            round(before.cpu_seconds_per_million, 2),
+                            round(after.cpu_seconds_per_million, 2),
+                        ],
+                        "during_cpu": round(during.cpu_seconds_per_million, 2),
                         "lag_entries": lag,
                         "caught_up_under_load_s": under_load and round(under_load, 1),
                         "caught_up_s": whole and round(whole, 1),
@@ -191,9 +212,9 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-async def endless(client: AsyncClient, rate: float) -> None:
+async def endless(nodes: Processes, client: AsyncClient, rate: float) -> None:
     while True:
-        await publish(client, seconds=1.0, rate=rate)
+        await publish(nodes, client, seconds=1.0, rate=rate)
 
 
 def main() -> None:

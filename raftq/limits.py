@@ -86,6 +86,9 @@ SNAPSHOT_KEPT_MICROS = 30 * SECOND
 CATCH_UP_PIECE_BYTES = 256 * KIB
 """Entries in one append to a replica that the group can do without: a short read, a short frame."""
 
+CATCH_UP_INFLIGHT_BYTES = 2 * MIB
+"""On the way to such a replica: its heartbeats queue behind them on a link that is slower than that."""
+
 CATCH_UP_BURST_BYTES = 1 * MIB
 """What may leave at once for replicas that catch up: it stands in front of the next heartbeat."""
 

@@ -16,6 +16,7 @@ Rules:
 from raftq.errors import Corrupted
 from raftq.ids import NOBODY, Index, Micros, ReplicaId
 from raftq.limits import (
+    CATCH_UP_INFLIGHT_BYTES,
     CATCH_UP_PIECE_BYTES,
     ELECTION_MICROS_MAX,
     ELECTION_MICROS_MIN,
@@ -99,7 +100,9 @@ def send_entries(leader: Replica, progress: Progress, like: Append | None) -> Ap
             begin_snapshot(leader, progress)
             return None
         spare = not log.is_recent(index) and _can_do_without(leader, progress)
-        if spare and not leader.allowance.may_spend():
+        if spare and (
+            progress.inflight_bytes >= CATCH_UP_INFLIGHT_BYTES or not leader.allowance.may_spend()
+        ):
             return None
         limit = CATCH_UP_PIECE_BYTES if spare else MAX_APPEND_BYTES
         try:

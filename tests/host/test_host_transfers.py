@@ -5,10 +5,12 @@ import pytest
 from raftq.errors import Corrupted
 from raftq.host.catch_up import CatchUpBudget, CatchUpShare
 from raftq.host.transfers import Transfers
+from raftq.limits import CATCH_UP_BURST_BYTES, SNAPSHOT_KEPT_MICROS
 from raftq.raft import Membership, Ready, SnapshotMeta
 from raftq.raft.membership import encode
 from raftq.raft.messages import SnapshotChunk
 from raftq.raft.ready import SnapshotRequest
+from raftq.raft.replica import NEVER
 
 MEMBERSHIP = Membership((1, 2, 3))
 CHAIN = bytes(range(16))
@@ -203,3 +205,29 @@ def test_nothing_is_told_to_a_stopped_group(transfers, group):
     group.stopped = True
     group.log.writers[0].durable()
     assert group.raft.received == []
+
+
+def test_pieces_wait_for_the_budget(transfers, group, budget, clock):
+    budget.applied(1)
+    budget.spent(CATCH_UP_BURST_BYTES)
+    serve(transfers, ready(send=[SnapshotRequest(2, 40, 0)]))
+    serve(transfers, ready(send=[SnapshotRequest(2, 40, 4), SnapshotRequest(3, 40, 0)]))
+    assert group.raft.sent == []
+    assert clock.now < transfers.deadline < 100_000
+    clock.now = transfers.deadline
+    transfers.tick(clock.now)
+    assert [each[:2] for each in group.raft.sent] == [(2, 4), (3, 0)], "the newest of each"
+    transfers.tick(clock.now)
+    assert len(group.raft.sent) == 2
+
+
+def test_a_snapshot_is_kept_while_it_is_asked_for(transfers, group, clock):
+    serve(transfers, ready(send=[SnapshotRequest(2, 40, 0)]))
+    serve(transfers, ready(send=[SnapshotRequest(3, 50, 0)]), SNAPSHOT_KEPT_MICROS // 2)
+    assert group.log.kept == {40, 50}
+    assert transfers.deadline == SNAPSHOT_KEPT_MICROS
+    transfers.tick(SNAPSHOT_KEPT_MICROS)
+    assert group.log.kept == {50}
+    transfers.tick(2 * SNAPSHOT_KEPT_MICROS)
+    assert group.log.kept == set()
+    assert transfers.deadline == NEVER

@@ -27,6 +27,7 @@ from raftq.raft import (
 from raftq.raft.entry import commands
 from raftq.raft.faults import NONE
 from raftq.raft.messages import AppendReply, VoteReply, VoteRequest
+from raftq.raft.ready import UNLIMITED
 
 WALL = 1_700_000_000_000_000
 
@@ -46,6 +47,7 @@ class Node:
         self.auto_sync = True
         self.wall_offset = 0
         self.may_vote = may_vote
+        self.allowance = UNLIMITED
         self.applied_entries: dict[int, bytes] = {}
         self.incoming = b""
         self.in_force = membership
@@ -67,6 +69,7 @@ class Node:
             wall=Micros(self.wall()),
             may_vote=self.may_vote,
             faults=self.cluster.faults,
+            allowance=self.allowance,
         )
 
     def wall(self):
