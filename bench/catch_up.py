@@ -101,13 +101,14 @@ async def publish(nodes: Processes, client: AsyncClient, *, seconds: float, rate
 
 
 async def commits(nodes: Processes, name: str) -> int:
-    """How far the node has applied the group's log; 0 while it does not answer."""
+    """How far the node has applied the group's log; 0 while it does not answer, or lacks some of it."""
     try:
         async with asyncio.timeout(2), AsyncClient(nodes.url_of(name)) as one:
             status = await one.status()
     except (RaftqError, OSError, TimeoutError):
         return 0
-    return max((row["applied_index"] for row in status["groups"] if row["group"] == 1), default=0)
+    rows = [row for row in status["groups"] if row["group"] == 1 and not row["health"]]
+    return max((row["applied_index"] for row in rows), default=0)
 
 
 async def replace(client: AsyncClient) -> None:
@@ -143,6 +144,22 @@ async def caught_up(nodes: Processes, begun: float) -> float | None:
                 return time.perf_counter() - begun
             await asyncio.sleep(0.1)
     return None
+
+
+def compared(during: Window, before: Window, after: Window) -> dict[str, Any]:
+    """The shares, and what they come from: [before, after] without n3, then while it catches up."""
+    row: dict[str, Any] = {}
+    for what, field, digits in (
+        ("throughput", "messages_per_second", 0),
+        ("p99", "p99_ms", 1),
+        ("p50", "p50_ms", 1),
+        ("cpu", "cpu_seconds_per_million", 2),
+    ):
+        down = [float(getattr(window, field)) for window in (before, after)]
+        row[what] = round(2 * getattr(during, field) / sum(down), 3)
+        row[f"{field}_down"] = [round(value, digits) for value in down]
+        row[f"{field}_during"] = round(getattr(during, field), digits)
+    return row
 
 
 async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -182,26 +199,7 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     {
                         "pair": number,
                         "saturated_by_three": round(everybody.messages_per_second),
-                        "down": [
-                            round(before.messages_per_second),
-                            round(after.messages_per_second),
-                        ],
-                        "during": round(during.messages_per_second),
-                        "throughput": round(
-                            2
-                            * during.messages_per_second
-                            / (before.messages_per_second + after.messages_per_second),
-                            3,
-                        ),
-                        "down_p99_ms": [round(before.p99_ms, 1), round(after.p99_ms, 1)],
-                        "during_p99_ms": round(during.p99_ms, 1),
-                        "down_p50_ms": [round(before.p50_ms, 1), round(after.p50_ms, 1)],
-                        "during_p50_ms": round(during.p50_ms, 1),
-                        "down_cpu": [
-                            round(before.cpu_seconds_per_million, 2),
-                            round(after.cpu_seconds_per_million, 2),
-                        ],
-                        "during_cpu": round(during.cpu_seconds_per_million, 2),
+                        **compared(during, before, after),
                         "lag_entries": lag,
                         "caught_up_under_load_s": under_load and round(under_load, 1),
                         "caught_up_s": whole and round(whole, 1),
@@ -229,8 +227,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append one line a pair to this file")
     options = parser.parse_args()
     rows = asyncio.run(measure(options))
-    shares = [row["throughput"] for row in rows]
-    print(f"throughput while n3 catches up: {statistics.median(shares):.2f} of that without it")
+    for what in ("throughput", "p99", "cpu"):
+        middle = statistics.median(row[what] for row in rows)
+        print(f"{what} while n3 catches up: {middle:.2f} of that without it")
     if options.json is not None:
         with options.json.open("a", encoding="ascii") as file:
             file.writelines(

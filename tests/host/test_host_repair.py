@@ -4,7 +4,7 @@ import pytest
 from host_world import World
 
 from raftq.errors import Corrupted
-from raftq.host import Member
+from raftq.host import Member, answers, catch_up, repair
 from raftq.host import identity as identities
 from raftq.raft import Role, Write
 from raftq.storage.group_log import Condition, GroupLog
@@ -239,6 +239,49 @@ def test_rot_is_found_when_a_peer_is_given_entries(world):
     world.until(lambda: 1 in world.nodes[late].host.groups)
     check(world, COMMANDS)
     assert any(world.group(name).log.patches.repaired_entries for name in world.names)
+
+
+def test_a_long_range_is_repaired_in_few_files(world, monkeypatch):
+    """Each may be a quarter of what was repaired before it, within bounds."""
+    entry = 4 * len(BODY)
+    least, most = 2 * entry, 8 * entry
+    monkeypatch.setattr(answers, "REPAIR_ANSWER_BYTES", entry)
+    monkeypatch.setattr(repair, "PATCH_BYTES_MIN", least)
+    monkeypatch.setattr(repair, "PATCH_BYTES_MAX", most)
+    victim = world.led()
+    stop(world, victim)
+    drop_indexes(world, victim)
+    for path in logs(world, victim)[:2]:
+        world.machines[victim].disk.lose_file(path)
+    world.start(victim)
+    check(world, COMMANDS)
+    patched = world.group(victim).log.patches.in_use()
+    sizes = [(part.last - part.first + 1) * entry for part in patched]
+    assert sum(sizes) > 2_000_000
+    # From behind: the last entries are repaired first, in the smallest piece.
+    assert least <= sizes[-1] <= least + entry
+    assert sizes[1:4] == [most] * 3
+    assert max(sizes) == most
+    assert len(sizes) < sum(sizes) / least / 2
+
+
+def test_answers_are_held_back_while_the_giver_has_work(world, monkeypatch):
+    for name in ("CATCH_UP_IDLE_BYTES_PER_SECOND", "CATCH_UP_FLOOR_BYTES_PER_SECOND"):
+        monkeypatch.setattr(catch_up, name, 2_000_000)
+    monkeypatch.setattr(catch_up, "CATCH_UP_PERCENT", 0)
+    victim = next(name for name in world.names if name not in world.leaders())
+    stop(world, victim)
+    drop_indexes(world, victim)
+    zero(world, victim, 1, 0, 1_900_000)
+    world.start(victim)
+    world.until(lambda: 1 in world.nodes[victim].host.groups)
+    begun = world.loop.time()
+    world.until(lambda: is_healed(world), 60)
+    took = world.loop.time() - begun
+    givers = [world.nodes[name].host.catch_up.spent_bytes for name in world.names]
+    assert sum(givers) > 1_500_000
+    assert took > (sum(givers) - 3 * catch_up.CATCH_UP_BURST_BYTES) / 2_000_000 / 2
+    check(world, COMMANDS)
 
 
 def test_a_scrub_of_sound_files_finds_nothing_and_its_slices_are_small(world):

@@ -264,3 +264,45 @@ def test_when_no_spare_can_be_prepared_the_rest_of_the_disk_is_used():
     world.disk.capacity_bytes = 100_000
     world.open()
     world.check()
+
+
+def snapshot(world, index):
+    meta = SnapshotMeta(index, 1, b"c" * 16, 7, MEMBERS)
+    writer = world.log.begin_snapshot(meta, lambda: None)
+    writer.write(b"state at %d" % index)
+    writer.finish()
+    world.time.run(10_000)
+    assert world.log.snapshot == meta
+
+
+def test_a_snapshot_that_a_peer_is_given_is_kept_until_it_is_let_go(world):
+    snapshots = world.log.snapshots
+    snapshot(world, 40)
+    snapshots.keep(40)
+    for index in (50, 60, 70):
+        snapshot(world, index)
+    assert [meta.index for meta in snapshots.good] == [40, 60, 70]
+    assert snapshots.meta(40).index == 40
+    first, done = world.log.read_snapshot_bytes(40, 0, 6)
+    rest, done = world.log.read_snapshot_bytes(40, 6, 100)
+    assert (first + rest)[4:15] == b"state at 40"
+    assert done
+    snapshots.let_go(40)
+    assert [meta.index for meta in snapshots.good] == [60, 70]
+    with pytest.raises(LookupError):
+        world.log.read_snapshot_bytes(40, 0, 6)
+    with pytest.raises(LookupError):
+        snapshots.meta(40)
+    world.kill()
+    world.open()
+    assert [meta.index for meta in world.log.snapshots.good] == [60, 70]
+
+
+def test_one_that_is_kept_is_no_reason_to_keep_damaged_ones(world):
+    snapshots = world.log.snapshots
+    snapshot(world, 40)
+    snapshots.keep(40)
+    snapshots.spoiled.add(45)
+    for index in (50, 60):
+        snapshot(world, index)
+    assert snapshots.spoiled == set()
