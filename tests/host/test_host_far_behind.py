@@ -3,7 +3,8 @@
 import pytest
 from host_world import World
 
-from raftq.host import catch_up, checkpoints, transfers
+from raftq.host import catch_up, transfers
+from raftq.host.tuning import Tuning
 from raftq.limits import SNAPSHOT_KEPT_MICROS
 from raftq.raft.progress import Stage
 
@@ -14,9 +15,8 @@ BODY = bytes(range(200)) * 5
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_ENTRIES", EVERY)
     monkeypatch.setattr(transfers, "SNAPSHOT_CHUNK_BYTES", CHUNK)
-    with World() as made:
+    with World(tuning=Tuning(snapshot_entries=EVERY)) as made:
         made.start()
         yield made
 
@@ -77,23 +77,24 @@ def test_all_take_snapshots_at_the_same_indexes(world):
     assert found[0] == found[1] == found[2]
 
 
-def test_bytes_applied_make_the_same_snapshots_too(world, monkeypatch):
-    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_ENTRIES", 1 << 40)
-    monkeypatch.setattr(checkpoints, "SNAPSHOT_EVERY_BYTES", 20 * len(BODY))
-    leader = world.led()
-    write(world, leader, 70)
-    victim = next(name for name in world.names if name != leader)
-    world.kill(victim)
-    world.run(0.1)
-    world.start(victim)
-    write(world, world.led(), 30, prefix=b"d")
-    world.until(lambda: equal(world, world.names), 20)
-    # What it applied all at once may have been too quick for one snapshot after the other.
-    write(world, world.led(), 50, prefix=b"e")
-    world.run(0.5)
-    found = [world.group(name).log.snapshots.good for name in world.names]
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 2
+def test_bytes_applied_make_the_same_snapshots_too():
+    tuning = Tuning(snapshot_entries=1 << 40, snapshot_bytes=20 * len(BODY))
+    with World(tuning=tuning) as world:
+        world.start()
+        leader = world.led()
+        write(world, leader, 70)
+        victim = next(name for name in world.names if name != leader)
+        world.kill(victim)
+        world.run(0.1)
+        world.start(victim)
+        write(world, world.led(), 30, prefix=b"d")
+        world.until(lambda: equal(world, world.names), 20)
+        # What it applied all at once may have been too quick for one snapshot after the other.
+        write(world, world.led(), 50, prefix=b"e")
+        world.run(0.5)
+        found = [world.group(name).log.snapshots.good for name in world.names]
+        assert found[0] == found[1] == found[2]
+        assert len(found[0]) == 2
 
 
 def test_the_next_leader_goes_on_with_the_snapshot(world):
