@@ -31,8 +31,9 @@ Answer = Callable[[Frame | WireError], None]
 
 HANDSHAKE_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 1.0
-WAITING_TICK_SECONDS: Final = 0.15
-"""While an answer is awaited that should come soon: a node that is paused or cut off breaks nothing."""
+WAITING_TICK_SECONDS: Final = 0.12
+"""While an answer is awaited that should come soon: a node that is paused or cut off breaks nothing.
+With `SILENT_TICKS_MAX` of them it is given up about when the others have elected a new leader."""
 
 SILENT_TICKS_MAX: Final = 4
 _JOIN_BELOW_BYTES: Final = 16 * 1024
@@ -72,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.node = ""
         self.is_open = False
+        self.has_fallen_silent = False
+        """It broke because the node said nothing for too long."""
         self._wire = ClientConnection()
         self._answers: dict[int, Answer] = {}
         self._transport: Transport | None = None
@@ -80,6 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         self._heard = False
         self._silent_ticks = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_attentive = False
+        """Whether the next tick comes soon."""
 
     # --- Requests ----------------------------------------------------------------------------
 
@@ -95,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         stream, vectors = self._wire.request(kind, *parts)
         self._answers[stream] = answer
         self._write(vectors)
+        if not self._is_attentive and kind not in CANCELLABLE:
+            self._arm(is_waiting=True)
         return stream
 
     def cancel(self, stream: int) -> None:
@@ -246,12 +253,18 @@ class Connection(asyncio.BufferedProtocol):
         self._silent_ticks = 0 if self._heard else self._silent_ticks + 1
         self._heard = False
         if self._silent_ticks >= SILENT_TICKS_MAX:
+            self.has_fallen_silent = True
             self._reason = ConnectionFailed(f"{self.address} has fallen silent")
             self.abort()
             return
         if self._silent_ticks:
             self._write([PING])
-        is_waiting = not CANCELLABLE.issuperset(self._wire.streams.values())
+        self._arm(is_waiting=not CANCELLABLE.issuperset(self._wire.streams.values()))
+
+    def _arm(self, *, is_waiting: bool) -> None:
+        """The next tick. A request that follows a pause does not wait for one that is far away."""
+        self._stop_timer()
+        self._is_attentive = is_waiting
         seconds = WAITING_TICK_SECONDS if is_waiting else TICK_SECONDS
         self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 

@@ -228,6 +228,9 @@ class Router:
     def _lost(self, address: Address) -> None:
         connection = self._connections.pop(address, None)
         if connection is not None:
+            if connection.has_fallen_silent:
+                # It may still accept connections, and say nothing there either.
+                self._avoid_until[address] = self.outside.clock.monotonic() + AVOID_US
             gone = connection.node
             for group in [group for group, node in self._leaders.items() if node == gone]:
                 del self._leaders[group]

@@ -25,18 +25,13 @@ from raftq.host.observer import Observer
 from raftq.host.proposals import NEVER, Done, Place, Proposal, Proposals, Redirect
 from raftq.host.reads import Reads
 from raftq.host.retention import Retention
-from raftq.host.succession import successor
+from raftq.host.succession import Succession
 from raftq.host.ticks import Ticks
 from raftq.host.transfers import Transfers
 from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.host.witness import Witness
 from raftq.ids import NOBODY, GroupId, Index, Micros, ReplicaId, Term, WriteSeq
-from raftq.limits import (
-    ELECTION_MICROS_MAX,
-    ELECTION_MICROS_MIN,
-    HOLD_MICROS,
-    PENDING_BYTES_MAX,
-)
+from raftq.limits import HOLD_MICROS, PENDING_BYTES_MAX
 from raftq.machine import Admission, Buffer, Machine, Meta
 from raftq.observability.logs import logger
 from raftq.raft import Entry, Message, NotLeader, Raft, Role
@@ -93,7 +88,8 @@ class Group:
         self._reads = Reads()
         self._effects: list[object] = []
         self._amnesia_noted = not may_vote
-        self._hand_over_again_at = Micros(0)
+        self._leader_told = NOBODY
+        self.succession = Succession(self, observer)
         self.log_time_alarm = LogTimeAlarm(group)
         self._disk_alarm = DiskAlarm(group, self.nodes.get(replica))
         self.stopped = False
@@ -134,8 +130,8 @@ class Group:
 
     @property
     def leader_node(self) -> str | None:
-        """The node that leads, as far as this replica knows."""
-        return self.nodes.get(self.raft.leader) if self.raft.leader != NOBODY else None
+        """The node that leads, or is about to, as far as this replica knows."""
+        return self.nodes.get(self.raft.expected_leader)
 
     def redirect(self, *, applied: bool = False) -> RaftqError:
         """What a proposer is told by a replica that does not lead."""
@@ -256,7 +252,7 @@ class Group:
         self._drain()
         self._watch_role()
         if self.leading:
-            self._mind_the_disk(now)
+            self.succession.mind_the_disk(now)
             self._ticks.propose()
             self._proposals.refuse_late(now)
             self._append(now)
@@ -288,21 +284,11 @@ class Group:
             deadline = min(deadline, self._ticks.deadline(now))
         self.deadline = deadline
 
-    def _mind_the_disk(self, now: Micros) -> None:
-        """A leader whose disk stalls longer than an election takes hands over to one that keeps up."""
-        if self.log.sync_age(now) < ELECTION_MICROS_MIN or now < self._hand_over_again_at:
-            return
-        best = successor(self.raft)
-        if best in self.nodes:
-            self._hand_over_again_at = Micros(now + ELECTION_MICROS_MAX)
-            _log.warning("disk stalls, handing over", group=self.group, to=best)
-            self.transfer(self.nodes[best])
-
     def _append(self, now: Micros) -> None:
         """Make entries of what is pending, unless it had better wait for the outstanding sync."""
         assert self._admission is not None
         proposals = self._proposals
-        # While leadership is handed over nothing is taken: who waits then never entered the log.
+        # At the end of a hand-over nothing is taken: who waits then never entered the log.
         while (
             self.raft.can_propose()
             and not self.log.is_busy
@@ -432,6 +418,10 @@ class Group:
             _log.info("deposed", group=self.group, term=self.raft.term)
             self._fail_waiting()
             self._observer.deposed(self)
+        if self.raft.leader != self._leader_told:
+            self._leader_told = self.raft.leader
+            if self._leader_told not in {NOBODY, self.replica}:
+                self._observer.follows(self)
 
     def _fail_waiting(self) -> None:
         """Proposers of this leadership hear now; what they proposed may still commit."""

@@ -15,6 +15,14 @@ class Observer(Protocol):
 
     def deposed(self, group: "Group") -> None: ...
 
+    def follows(self, group: "Group") -> None:
+        """This replica has found a leader in another one."""
+        ...
+
+    def disk_full(self, group: "Group") -> None:
+        """This replica leads and has no room for messages; said again while that lasts."""
+        ...
+
     def effects(self, group: "Group", effects: list[object]) -> None:
         """What applied commands ask the leader to do."""
         ...

@@ -183,7 +183,7 @@ class Raft(Replica):
         return (
             self.role is Role.LEADER
             and self.applied_index >= self.term_start
-            and self.transfer_to == NOBODY
+            and (self.transfer_to == NOBODY or not handover.is_closed(self))
         )
 
     def log_time(self) -> Micros:
@@ -193,7 +193,7 @@ class Raft(Replica):
     def propose(self, commands: Sequence[Command], log_time: Micros) -> Index:
         """Append one entry. Its index says nothing yet: it may still be truncated.
 
-        Raises: NotLeader, also before the no-op is applied and while leadership is handed over.
+        Raises: NotLeader, also before the no-op is applied and at the end of a hand-over.
         """
         if not self.can_propose():
             raise NotLeader(self.leader if self.role is not Role.LEADER else NOBODY)
@@ -220,7 +220,8 @@ class Raft(Replica):
         self.reads_asked.append(context)
 
     def transfer_leadership(self, to: ReplicaId) -> bool:
-        """Hand over to another voter after it has caught up. Given up after an election timeout.
+        """Hand over to another voter after it has caught up. Given up an election timeout after
+        the first wish.
 
         False if `to` is not another voter of the present configuration.
 

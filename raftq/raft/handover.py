@@ -3,9 +3,12 @@
 Rules:
 
 1. The successor is a voter of the configuration in force that has said that nothing is lost of its
-   log: another one would not campaign. It is told to when it has everything. Until then nothing new
-   is proposed, and after an election timeout it is given up.
-2. A leader that a committed configuration does not contain retires: it looks for the voter that has
+   log: another one would not campaign. It is told to when it has everything.
+2. As long as it lacks what was committed when it was chosen, the leader goes on as before. Then
+   nothing new is proposed: what is left to send is about one round trip of work.
+3. An election timeout after the first wish the successor is given up. Another wish meanwhile names
+   another successor and wins no time: a leader that is to leave could otherwise stay for ever.
+4. A leader that a committed configuration does not contain retires: it looks for the voter that has
    most, of those that are whole if there is one, hands over to it, and after an election timeout it
    simply stops.
 """
@@ -31,15 +34,25 @@ def begin(leader: Replica, to: ReplicaId) -> bool:
 
 
 def _begin(leader: Replica, to: ReplicaId) -> None:
-    leader.transfer_to = to
-    leader.transfer_deadline = Micros(leader.now + ELECTION_MICROS_MAX)
+    if leader.transfer_to == NOBODY:
+        leader.transfer_deadline = Micros(leader.now + ELECTION_MICROS_MAX)
+    if leader.transfer_to != to:
+        leader.transfer_to = to
+        leader.transfer_goal = leader.commit_index
     go_on(leader)
+
+
+def is_closed(leader: Replica) -> bool:
+    """Whether nothing new is taken any more, because the chosen successor has nearly everything."""
+    progress = leader.progress.get(leader.transfer_to)
+    return progress is None or progress.match >= leader.transfer_goal
 
 
 def go_on(leader: Replica) -> None:
     """Tell the chosen successor to campaign as soon as it has everything."""
     progress = leader.progress.get(leader.transfer_to)
     if progress is not None and progress.match == leader.log.last_index:
+        leader.heir, leader.heir_term = progress.replica, leader.term
         leader.send_now.append(TimeoutNow(leader.replica, progress.replica, leader.term))
 
 

@@ -161,7 +161,19 @@ class Replica:
         self.reads_asked: list[object] = []
         self.reads_waiting: deque[tuple[int, Index, object]] = deque()
         self.transfer_to = NOBODY
+        self.transfer_goal = Index(0)
+        """What the chosen successor must have before nothing new is taken."""
         self.transfer_deadline = NEVER
+        self.heir = NOBODY
+        """Whom this replica, leading, told to campaign."""
+        self.heir_term = Term(0)
+
+    @property
+    def expected_leader(self) -> ReplicaId:
+        """The leader, or who will be if the hand-over succeeds that this replica began."""
+        if self.leader == NOBODY and self.term == self.heir_term + 1:
+            return self.heir
+        return self.leader
 
     @property
     def electorate(self) -> Membership:

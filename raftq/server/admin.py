@@ -67,6 +67,7 @@ class Admin:
         self._internal: dict[str, Operation] = {
             "propose_metadata": self._propose_metadata,
             "release": node.releases.apply,
+            "has_room": node.relief.tell,
             **fan_out.internal(),
         }
         node.router.serve(FrameKind.CONTROL, self._handle)

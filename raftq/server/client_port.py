@@ -24,7 +24,7 @@ from raftq.observability.logs import logger
 from raftq.observability.repeats import Repeats
 from raftq.server.request import Request
 from raftq.wire import cbor, errors, handshake
-from raftq.wire.connection import OPEN, PONG, ServerConnection
+from raftq.wire.connection import CANCELLABLE, OPEN, PONG, ServerConnection
 from raftq.wire.frames import Frame, FrameKind, encode_frame
 
 if TYPE_CHECKING:
@@ -70,6 +70,15 @@ class ClientPort:
     def stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
+
+    def is_busy(self) -> bool:
+        """Whether a client waits for an answer that should come soon."""
+        return any(connection.is_busy for connection in self.connections.values())
+
+    def let_go(self) -> None:
+        """Close every connection, after what was answered."""
+        for connection in list(self.connections.values()):
+            connection.close()
 
     def close(self) -> None:
         self.stop_listening()
@@ -268,6 +277,16 @@ class ClientConnection(BufferedProtocol):
         self._port.say_refused(self._transport, error)
         self._transport.writelines(encode_frame(FrameKind.ERROR, 0, errors.encode_error(error)))
         self._transport.close()
+
+    @property
+    def is_busy(self) -> bool:
+        return any(each.kind not in CANCELLABLE for each in self._requests.values())
+
+    def close(self) -> None:
+        """End it after what was answered."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -28,11 +28,13 @@ from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import NONE, Faults
 from raftq.server.admin import Admin
 from raftq.server.client_port import ClientPort
+from raftq.server.leaving import Leaving
 from raftq.server.metadata_view import MetadataView
 from raftq.server.publish import Publishing
 from raftq.server.receive import Receiving
 from raftq.server.reconcile import Reconciler
 from raftq.server.releases import Releases
+from raftq.server.relief import Relief
 from raftq.server.replay import Replay
 from raftq.server.replicas import Replicas
 from raftq.server.router import Router
@@ -116,8 +118,10 @@ class Node:
         self.receiving = Receiving(self)
         self.settling = Settling(self)
         self.replay = Replay(self)
+        self.relief = Relief(self)
         self.admin = Admin(self)
         self.reconciler = Reconciler(self)
+        self.leaving = Leaving(self)
         self.port = ClientPort(self)
         self.client_address = config.listen
         self.peer_address: Address | None = None
@@ -154,27 +158,11 @@ class Node:
         self.replicas.open_metadata(identity)
 
     async def stop(self) -> None:
-        """Hand leaderships over, close every log with its final mark, and leave."""
+        """Hand leaderships over, see clients off, close every log with its final mark."""
         if self.stopped:
             return
-        self.port.stop_listening()
-        await self._hand_over()
+        await self.leaving.leave()
         self.close()
-
-    async def _hand_over(self) -> None:
-        """Give each leadership to a follower that is linked; wait for it, but not long."""
-        led = [group for group in self.host.groups.values() if group.leading]
-        linked = sorted(self.host.links.up())
-        if not led or not linked:
-            return
-        for position, group in enumerate(led):
-            peers = [node for node in linked if node in group.nodes.values()]
-            if peers:
-                group.transfer(peers[position % len(peers)])
-        for _ in range(50):
-            if not any(group.leading for group in led):
-                return
-            await asyncio.sleep(0.01)
 
     def close(self) -> None:
         """Stop at once; safe at any moment."""
@@ -184,19 +172,28 @@ class Node:
         self.reconciler.stop()
         self.host.stop()
         self.port.close()
+        self.router.vacancies.stop()
         for waiting in (self.receiving, self.replay, self.admin, self.releases):
             waiting.stop()
         self.environment.disk.unlock()
 
     # --- What groups tell (host.Observer) -----------------------------------------------------
 
-    def led(self, group: Group) -> None:  # noqa: ARG002 - the observer's signature.
+    def led(self, group: Group) -> None:
         self.reconciler.wake()
+        self.router.vacancies.filled(group.group)
+
+    def follows(self, group: Group) -> None:
+        self.router.vacancies.filled(group.group)
 
     def deposed(self, group: Group) -> None:
         self.receiving.deposed(group)
         self.replay.deposed(group)
         self.admin.deposed(group)
+        self.leaving.deposed()
+
+    def disk_full(self, group: Group) -> None:
+        self.relief.disk_full(group)
 
     def effects(self, group: Group, effects: list[object]) -> None:
         seen: set[tuple[int, str]] = set()

@@ -2,8 +2,9 @@
 
 A node that does not lead passes the request on over the peer link, untouched, to the node that it
 believes leads; the answer comes back the same way. Two hops are the most: then the asker is told
-whom we believe in, and asks again. No leader known, or none that can be reached, is answered at
-once, too: the asker knows how long it wants to try.
+whom we believe in, and asks again. If no leader is known, or none that can be reached, the request
+waits for the next one, but not long (`vacancies.py`): the asker knows how long it wants to try. A
+node that is about to stop passes no client's request on; it says where to go.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from raftq.ids import METADATA_GROUP, GroupId
 from raftq.machine import Buffer
 from raftq.observability.logs import logger
 from raftq.server.request import Request
+from raftq.server.vacancies import Vacancies
 from raftq.wire import forwarding
+from raftq.wire.connection import CANCELLABLE
 from raftq.wire.errors import NotLeader
 from raftq.wire.frames import FrameKind
 
@@ -35,6 +38,7 @@ class Router:
         self._node = node
         self._handlers: dict[int, Handler] = {}
         self._forwarded: dict[tuple[str, int], Request] = {}
+        self.vacancies = Vacancies(node, self.handle)
 
     def serve(self, kind: int, handler: Handler) -> None:
         self._handlers[kind] = handler
@@ -85,17 +89,29 @@ class Router:
         own = self._node.config.name
         return next((node for node in nodes if node != own and links.link(node).is_up), None)
 
+    def is_reachable(self, group: GroupId) -> bool:
+        """Whether a request to the group would not have to wait."""
+        return self.leading(group) is not None or self._way_to(group) is not None
+
+    def _way_to(self, group: GroupId) -> Link | None:
+        """The link to the group's leader, if that is another node that can be reached."""
+        node = self.leader_node(group)
+        if node is None or node == self._node.config.name:
+            return None
+        link = self._node.host.links.link(node)
+        return link if link.is_up else None
+
     def forward(self, request: Request, group: GroupId) -> None:
         """Pass the request on to the leader of its group."""
-        node = self.leader_node(group)
-        if node is None or node == self._node.config.name or request.hops >= forwarding.HOPS_MAX:
-            other = None if node == self._node.config.name else node
-            request.fail(NotLeader(other))
+        link = self._way_to(group)
+        if link is None or self.vacancies.has(group):
+            if not self.vacancies.wait(request, group):
+                # Another node may reach it; to name it would send the asker to a machine that is gone.
+                request.fail(NotLeader(None))
             return
-        link = self._node.host.links.link(node)
-        if not link.is_up:
-            # Another node may reach it; to name it would send the asker to a machine that is gone.
-            request.fail(NotLeader(None))
+        is_client = request.hops == 0 and not request.is_internal
+        if request.hops >= forwarding.HOPS_MAX or (is_client and self._node.leaving.has_begun):
+            request.fail(NotLeader(link.node))
             return
 
         def answered(kind: int, body: Buffer | RaftqError) -> None:
@@ -130,6 +146,10 @@ class Router:
         request = Request(inner.kind, memoryview(inner.body), answer, hops=max(inner.hops, 1))
         self._forwarded[key] = request
         self.handle(request)
+
+    def is_busy(self) -> bool:
+        """Whether another node's client waits for an answer that should come soon."""
+        return any(each.kind not in CANCELLABLE for each in self._forwarded.values())
 
     def link_lost(self, node: str) -> None:
         """Whoever waited here for that node's clients does not wait any more."""

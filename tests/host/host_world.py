@@ -140,6 +140,12 @@ class HostNode:
     def deposed(self, group):
         self.events.append(("deposed", group.group))
 
+    def follows(self, group):
+        self.events.append(("follows", group.group))
+
+    def disk_full(self, group):
+        self.events.append(("disk_full", group.group))
+
     def effects(self, group, effects):
         self.events.append(("effects", group.group, len(effects)))
 

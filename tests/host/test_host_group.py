@@ -32,7 +32,7 @@ def test_a_group_elects_commits_and_applies_everywhere(world):
     assert world.nodes[leader].events[0] == ("led", 1)
     assert ("effects", 1, 1) in world.nodes[leader].events
     followers = [name for name in NAMES if name != leader]
-    assert all(world.nodes[name].events == [] for name in followers)
+    assert all(world.nodes[name].events == [("follows", 1)] for name in followers)
 
 
 def test_a_follower_redirects_to_the_leader(world):
