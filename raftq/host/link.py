@@ -45,6 +45,11 @@ class Link:
     def is_up(self) -> bool:
         return self._connection is not None
 
+    @property
+    def is_lively(self) -> bool:
+        """Whether the other end was heard a moment ago: one that was cut off is up for longer."""
+        return self._connection is not None and self._connection.silent_ticks < 2
+
     def send_raft(self, group: GroupId, message: Message) -> None:
         """Send, or drop if the link is down: the core expects loss."""
         if self._connection is None:

@@ -88,7 +88,7 @@ class PeerConnection(BufferedProtocol):
         """Until the greeting, when it must have come; from then on the next tick."""
         self._has_heard = False
         self._has_spoken = False
-        self._silent_ticks = 0
+        self.silent_ticks = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("Transport", transport)
@@ -232,8 +232,8 @@ class PeerConnection(BufferedProtocol):
     def _tick(self) -> None:
         """Count the silence of the other end, and break this end's own."""
         assert self._transport is not None
-        self._silent_ticks = 0 if self._has_heard else self._silent_ticks + 1
-        if self._silent_ticks >= SILENT_TICKS_MAX:
+        self.silent_ticks = 0 if self._has_heard else self.silent_ticks + 1
+        if self.silent_ticks >= SILENT_TICKS_MAX:
             self.abort("the peer has fallen silent")
             return
         if not self._has_spoken:

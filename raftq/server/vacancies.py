@@ -58,10 +58,9 @@ class Vacancies:
         replica = self._node.host.groups.get(group)
         if self._node.stopped or replica is None or replica.quarantined or replica.stopped:
             return False
-        up = {replica.replica}
-        for node in self._node.host.links.up():
-            up.update(each for each, name in replica.nodes.items() if name == node)
-        return replica.raft.membership.has_quorum(dict.fromkeys(up, True))
+        links = self._node.host.links
+        seen = {each: links.link(name).is_lively for each, name in replica.nodes.items()}
+        return replica.raft.membership.has_quorum({**seen, replica.replica: True})
 
     def filled(self, group: GroupId) -> None:
         """A leader was found: if it can be reached, all that wait for it go on, in order."""

@@ -197,6 +197,24 @@ class SimCluster:
         process, environment = self._machines[node].start()
         process.spawn(self._run(node, environment))
 
+    def stop(self, node: str) -> None:
+        """A planned stop: the node hands over and leaves, and its process ends with that."""
+        process, server = self._machines[node].process, self.servers.get(node)
+        assert process is not None, f"{node} is down"
+        if server is None:
+            self.kill(node)  # It has hardly begun.
+            return
+
+        def end() -> None:
+            if self._machines[node].process is process:
+                self.kill(node)
+
+        async def leave() -> None:
+            await server.stop()
+            self.loop.call_at_micros(self.loop.now, end)
+
+        process.spawn(leave())
+
     def kill(self, node: str) -> None:
         self.servers.pop(node, None)
         if not self._stopped.pop(node, False):

@@ -130,6 +130,12 @@ class Stage:
             self._down[node] = True
             self.cluster.kill(node)
 
+    def stop(self, node: str) -> None:
+        """A planned stop; `restart` when the process has ended."""
+        self.tell("planned stop", node)
+        self._down[node] = True
+        self.cluster.stop(node)
+
     def power_loss(self, *nodes: str) -> None:
         for node in nodes:
             self.tell("power loss", node)

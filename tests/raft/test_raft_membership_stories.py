@@ -9,7 +9,7 @@ from raftq.limits import ELECTION_MICROS_MAX, HEARTBEAT_MICROS
 from raftq.raft import ChangeRefused, Membership, Reason, Role, election
 from raftq.raft.entry import MEMBERSHIP
 from raftq.raft.faults import Faults
-from raftq.raft.messages import Append, VoteReply, VoteRequest
+from raftq.raft.messages import Append, TimeoutNow, VoteReply, VoteRequest
 
 
 def refusal(cluster, leader, voters, learners=()):
@@ -286,6 +286,21 @@ def test_hand_over_is_for_voters_of_the_present_configuration():
     cluster.advance(1_000_000)
     assert cluster.leader() == 4
     assert cluster.core(4).membership == Membership((1, 4, 5), retired=3)
+
+
+def test_a_retired_leader_leaves_in_time_whatever_it_wishes():
+    """Its successors never hear of it, and its shell asks for another one again and again."""
+    cluster = led()
+    cluster.drop = lambda m: isinstance(m, TimeoutNow)
+    cluster.change(1, (2, 3))
+    core = cluster.core(1)
+    while core.transfer_to == 0:
+        cluster.advance(1_000)
+    retired_at = cluster.now
+    while core.role is Role.LEADER:
+        core.transfer_leadership(ReplicaId(2 + cluster.now // 100_000 % 2))
+        cluster.advance(100_000)
+        assert cluster.now - retired_at < ELECTION_MICROS_MAX + 4 * HEARTBEAT_MICROS
 
 
 def test_follower_cannot_change_the_group():

@@ -3,7 +3,7 @@
 from raft_harness import WALL, Cluster, roles
 from raft_stories import deposed_with_tail, led
 
-from raftq.ids import Index, ReplicaId
+from raftq.ids import Index, ReplicaId, Term
 from raftq.limits import ELECTION_MICROS_MAX, HEARTBEAT_MICROS
 from raftq.raft import Membership, Role, election
 from raftq.raft.messages import (
@@ -78,6 +78,70 @@ def test_hand_over_to_the_dead_is_given_up():
     cluster.core(1).transfer_leadership(ReplicaId(3))
     cluster.advance(ELECTION_MICROS_MAX + 2 * HEARTBEAT_MICROS)
     assert cluster.leader() == 1
+
+
+def test_a_hand_over_is_given_up_however_often_it_is_wished():
+    """Each wish names another successor; none can have everything, and none wins time."""
+    cluster = led()
+    cluster.propose(1, b"x")
+    cluster.drop = lambda m: isinstance(m, AppendReply)
+    core = cluster.core(1)
+    begun = cluster.now
+    assert core.transfer_leadership(ReplicaId(3))
+    deadline = core.transfer_deadline
+    assert deadline == begun + ELECTION_MICROS_MAX
+    while cluster.now < deadline - HEARTBEAT_MICROS:
+        assert core.transfer_leadership(ReplicaId(2 + cluster.now // 10_000 % 2))
+        cluster.advance(10_000)
+    assert core.transfer_deadline == deadline
+    cluster.advance(2 * HEARTBEAT_MICROS)
+    assert core.transfer_to == 0
+    assert cluster.leader() == 1
+    assert core.transfer_leadership(ReplicaId(3))
+    assert core.transfer_deadline > deadline, "a wish after that is a new one"
+
+
+def test_a_leader_takes_proposals_until_its_successor_has_what_was_committed():
+    cluster = led()
+    cluster.isolate(3)
+    for number in range(5):
+        cluster.propose(1, b"%d" % number)
+    cluster.advance(20_000)
+    core = cluster.core(1)
+    assert core.transfer_leadership(ReplicaId(3))
+    assert core.can_propose()
+    cluster.propose(1, b"meanwhile")
+    cluster.advance(20_000)
+    assert core.can_propose()
+    cluster.heal()
+    was_closed = False
+    for _ in range(200):
+        was_closed |= core.role is Role.LEADER and not core.can_propose()
+        cluster.advance(500)
+    assert was_closed
+    assert cluster.leader() == 3
+    assert b"meanwhile" in cluster[3].bodies
+
+
+def test_who_is_handed_over_to_is_expected_to_lead():
+    cluster = led()
+    core = cluster.core(1)
+    assert core.transfer_leadership(ReplicaId(3))
+    assert core.expected_leader == 1
+    heard = []
+
+    def drop(message):
+        heard.append(core.expected_leader)
+        return isinstance(message, Append | Heartbeat)
+
+    cluster.drop = drop
+    cluster.pump(cluster[1])
+    cluster.advance(20_000)
+    assert core.leader == 0
+    assert core.expected_leader == 3
+    cluster.isolate(1)
+    core.become_follower(Term(core.term + 1), ReplicaId(0))
+    assert core.expected_leader == 0, "an election later nobody can tell"
 
 
 def offsets(*values):
