@@ -23,6 +23,45 @@ def test_a_silent_leader_is_noticed():
     run(scenario, nodes=2)
 
 
+@pytest.mark.parametrize("idle", [0.0, 0.3, 0.6, 0.9, 5.3])
+def test_a_leader_that_fell_silent_while_idle_is_noticed_as_soon_as_it_is_asked(idle):
+    """A new leader is elected in about half a second: to notice it should not take much longer."""
+
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        loop = asyncio.get_running_loop()
+        async with cluster.client() as client:
+            await client.send("orders", b"1")
+            await asyncio.sleep(idle)
+            cluster.nodes["n1"].silent = True
+            cluster.move_leader(1, "n2")
+            begun = loop.time()
+            assert (await client.send("orders", b"2")).offset == 1
+            assert 0.3 < loop.time() - begun < 0.7
+
+    run(scenario, nodes=2)
+
+
+def test_a_node_that_fell_silent_is_not_asked_again_at_once():
+    """It accepts connections all the same; others, who do not know yet, still name it."""
+
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        loop = asyncio.get_running_loop()
+        async with cluster.client() as client:
+            await client.send("orders", b"1")
+            n1, n2 = cluster.nodes.values()
+            n1.silent = n2.redirects = True
+            greeted = n1.heard.count(K.HELLO)
+            loop.call_later(0.6, cluster.move_leader, 1, "n2")
+            begun = loop.time()
+            assert (await client.send("orders", b"2")).offset == 1
+            assert loop.time() - begun < 0.8
+            assert n1.heard.count(K.HELLO) == greeted
+
+    run(scenario, nodes=2)
+
+
 def test_no_node_at_all():
     async def scenario(cluster):
         cluster.create_queue("orders")
