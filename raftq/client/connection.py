@@ -85,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_attentive = False
         """Whether the next tick comes soon."""
+        self.is_lively = False
+        """Whether the node was heard a moment ago; of one that is not asked much nobody knows."""
 
     # --- Requests ----------------------------------------------------------------------------
 
@@ -251,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             return
         self._silent_ticks = 0 if self._heard else self._silent_ticks + 1
+        self.is_lively = self._heard and self._is_attentive
         self._heard = False
         if self._silent_ticks >= SILENT_TICKS_MAX:
             self.has_fallen_silent = True

@@ -153,6 +153,9 @@ class Outbox:
             self._recover(None)
             return
         connection = self._connection
+        if not self._outstanding:
+            # Nothing can be overtaken: the moment to leave a detour.
+            connection = self._connection = self._router.open_to(self._group) or connection
         if connection is None or not connection.is_open:
             connection = self._connection = self._router.open_to(self._group)
             if connection is None:

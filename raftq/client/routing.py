@@ -35,6 +35,9 @@ REFRESH_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 0.5
 """A node that has not answered a greeting by then may be paused: another one is asked as well."""
 
+DETOUR_SECONDS: Final = 0.3
+"""By then the group has a new leader, mostly."""
+
 AVOID_US: Final = 1_000_000
 CLUELESS_US: Final = 500_000
 
@@ -87,6 +90,9 @@ class Router:
         self._queues: dict[str, QueueInfo] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at: int | None = None
+        self._detours: dict[GroupId, None] = {}
+        self._straightening: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     # --- Connections -------------------------------------------------------------------------
 
@@ -116,16 +122,44 @@ class Router:
                 return found
             self._leaders.pop(group, None)
         left = max(until - self.outside.clock.monotonic(), 0) / SECOND_US
-        return await self.to_any(left)
+        found = await self.to_any(left)
+        self._end_detour_later(group)
+        return found
+
+    def _end_detour_later(self, group: GroupId) -> None:
+        """What goes by any node for lack of a leader goes straight again soon: see `open_to`."""
+        self._detours[group] = None
+        if self._straightening is None:
+            loop = asyncio.get_running_loop()
+            self._straightening = loop.call_later(DETOUR_SECONDS, self._straighten)
+
+    def _straighten(self) -> None:
+        self._straightening = None
+        detours, self._detours = self._detours, {}
+
+        async def look() -> None:
+            await self._refresh(REFRESH_SECONDS)
+            for group in detours:
+                address = self._addresses.get(self._leaders.get(group, ""))
+                if self.open_to(group) is None and address is not None and not self.is_closed:
+                    self._open(address)
+
+        self._looking = asyncio.get_running_loop().create_task(look())
 
     async def to_any(self, seconds: float) -> Connection:
         """A connection to some node; raises as `to_leader` does."""
         now = self.outside.clock.monotonic()
         clueless = [address for address, until in self._clueless_until.items() if until > now]
-        for address, connection in self._connections.items():
-            if connection.is_open and address not in clueless:
-                self._asked = address
-                return connection
+        ready = [
+            connection
+            for address, connection in self._connections.items()
+            if connection.is_open and address not in clueless
+        ]
+        if ready:
+            # One that nothing was asked of for a while may be paused, and nobody has noticed.
+            best = next((each for each in ready if each.is_lively), ready[0])
+            self._asked = best.address
+            return best
         known = dict.fromkeys((*self._servers.addresses, *self._addresses.values()))
         candidates = [each for each in known if not self._is_avoided(each) and each not in clueless]
         candidates = candidates or list(known)
@@ -241,6 +275,10 @@ class Router:
     async def close(self) -> None:
         """Say goodbye everywhere."""
         self.is_closed = True
+        if self._straightening is not None:
+            self._straightening.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         for opening in list(self._opening.values()):
             opening.cancel()
         for connection in list(self._connections.values()):

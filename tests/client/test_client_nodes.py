@@ -6,6 +6,7 @@ import pytest
 from fake_server import K, run
 
 from raftq.errors import ConnectionFailed, NoQuorum, ProtocolError
+from raftq.placement import partition_for
 
 
 def test_a_silent_leader_is_noticed():
@@ -60,6 +61,62 @@ def test_a_node_that_fell_silent_is_not_asked_again_at_once():
             assert n1.heard.count(K.HELLO) == greeted
 
     run(scenario, nodes=2)
+
+
+def test_a_detour_is_left_when_the_leader_is_known():
+    """Who knew no leader asks any node, which passes it on; that is not for ever."""
+
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client() as client:
+            n1, n2, n3 = cluster.nodes.values()
+            cluster.move_leader(1, "n3")
+            await client.send("orders", b"1")
+            cluster.groups[1].leader = None
+            asyncio.get_running_loop().call_later(0.1, cluster.move_leader, 1, "n2")
+            await client.send("orders", b"2")
+            await asyncio.sleep(0.5)
+            for node in cluster.nodes.values():
+                node.heard.clear()
+            await client.send("orders", b"3")
+            assert K.PUBLISH in n2.heard
+            assert K.PUBLISH not in n1.heard + n3.heard
+
+    run(scenario, nodes=3)
+
+
+async def send_to(client, group):
+    """A message to the partition of a queue of three that the group hosts."""
+    number = 0
+    while partition_for(b"%d" % number, 3) != group - 1:
+        number += 1
+    await client.send("orders", b"x", key=b"%d" % number)
+
+
+def test_who_leads_is_asked_of_a_node_that_was_heard_a_moment_ago():
+    """A connection that is seldom used may be dead for a second before that is noticed."""
+
+    async def scenario(cluster):
+        cluster.create_queue("orders", partitions=3)
+        loop = asyncio.get_running_loop()
+        async with cluster.client() as client:
+            n1, n2, _ = cluster.nodes.values()
+            for group, node in ((1, "n1"), (2, "n2"), (3, "n3")):
+                cluster.move_leader(group, node)
+                await send_to(client, group)
+            for _ in range(30):
+                await send_to(client, 2)
+                await send_to(client, 3)
+                await asyncio.sleep(0.05)
+            n1.silent = True
+            n2.break_connections()
+            cluster.move_leader(1, "n3")
+            cluster.move_leader(2, "n3")
+            begun = loop.time()
+            await send_to(client, 2)
+            assert loop.time() - begun < 0.3
+
+    run(scenario, nodes=3, groups=3)
 
 
 def test_no_node_at_all():
