@@ -164,6 +164,26 @@ def test_a_planned_stop_of_one_that_leads_nothing_is_quick(world):
     assert world.loop.now - begun_at < FAREWELL_SECONDS * 1e6 + 10_000
 
 
+def test_what_a_session_holds_outlives_the_stop_of_its_node(world):
+    """Its client attaches elsewhere; a release that came first would hand out what it works on."""
+    queue, group, leader, others = begun(world)
+    client = world.connect(leader)
+    session = client.open_session(group)
+    held = client.receive(session, queue)
+    assert held.deliveries
+    _, task = stopping(world, leader)
+    world.until(task.done, 1)
+    heir = world.connect(world.leader(group, among=others))
+    world.run(3)
+    found = heir.control(do="describe_queue", name="q")["partitions"][0]
+    assert found["subscriptions"]["default"]["in_flight"] == 1
+    heir.control(
+        do="attach", group=group, session=session.id, attachment=session.attachment + 1, last_seen=0
+    )
+    session.attachment += 1
+    assert heir.settle(session, queue, held) == ()
+
+
 def fill(world, name, *, left):
     disk = world.machines[name].disk
     disk.capacity_bytes = disk.used_bytes + left
