@@ -14,12 +14,14 @@ from raftq.cli.options import (
     UrlOption,
 )
 from raftq.cli.output import print_json, print_table, print_text
+from raftq.cli.recover import recover
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="How the nodes and their groups are; replacing a node that is gone.",
+    help="How the nodes and their groups are; replacing a node; going on without a majority.",
 )
+app.command()(recover)
 
 
 @app.command()
@@ -58,6 +60,10 @@ def status(
     for change in found.get("changing", ()):
         what = "catches up, then votes" if change["created"] else "is being made"
         print_text(f"group {change['group']}: a new replica on {change['node']} {what}")
+    for group in found.get("void", ()):
+        print_text(f"group {group} was recovered on {found['node']} in vain: it has gone on elsewhere")
+    for directory in found.get("moved_aside", ()):
+        print_text(f"{found['node']} keeps {directory}: it counts no more; remove it when you like")
     print_text("")
     print_table(
         ("group", "leader", "role here", "term", "commit", "applied", "behind", "note"),

@@ -61,7 +61,9 @@ def find_replicas(paths: list[Path]) -> list[Path]:
             raise InvalidArgument(f"{path} is not a directory")
         below = [path, *sorted(path.rglob(f"{GROUP_PREFIX}*"))]
         for each in below:
-            if each.name.startswith(GROUP_PREFIX) and each.is_dir():
+            # What was moved aside (group-7.forgot-...) counts no more; it can still be named itself.
+            is_live = each.name.removeprefix(GROUP_PREFIX).isdecimal() or each == path
+            if each.name.startswith(GROUP_PREFIX) and is_live and each.is_dir():
                 found[each] = None
     if not found:
         raise InvalidArgument(

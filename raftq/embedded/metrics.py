@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from raftq.observability.admin_port import METRICS_TYPE, Answer, Page
 from raftq.server import Node
+from raftq.server.made import moved_aside
 from raftq.version import VERSION
 
 _GROUP_GAUGES = {
@@ -63,6 +64,11 @@ def not_ready(node: Node) -> list[str]:
             if work.group not in node.host.groups
         ]
     reasons += [f"this node lost its replica of group {group}" for group in node.replicas.lost]
+    reasons += [
+        f"group {group} has gone on with replicas {list(others)}: its recovery here is void; empty the "
+        "data directory and replace this node"
+        for group, others in node.replicas.void.items()
+    ]
     return reasons
 
 
@@ -97,6 +103,11 @@ class NodeCollector(Collector):
             "raftq_client_refused",
             "Client connections refused since the node started.",
             value=node.port.refused,
+        )
+        yield GaugeMetricFamily(
+            "raftq_node_directories_moved_aside",
+            "Directories of replicas that count no more, kept for the operator.",
+            value=len(moved_aside(node.environment.disk)),
         )
         yield GaugeMetricFamily(
             "raftq_disk_free_bytes",

@@ -20,12 +20,9 @@ from typing import Self
 
 from raftq.embedded.address import format_address, parse_address
 from raftq.embedded.metrics import metrics_page, not_ready
+from raftq.embedded.outside import environment_of
 from raftq.env import Environment, Listener
-from raftq.env.boot import boot_number
-from raftq.env.clock import RealClock
 from raftq.env.disk import RealDisk
-from raftq.env.entropy import RealEntropy
-from raftq.env.network import RealNetwork
 from raftq.errors import InvalidArgument
 from raftq.limits import MAX_NODE_NAME
 from raftq.observability.admin_port import AdminPort, health_pages
@@ -84,14 +81,7 @@ class Node:
         """
         assert self._node is None, "a node is started once; make another one"
         self._failed = asyncio.get_running_loop().create_future()
-        entropy = RealEntropy()
-        environment = Environment(
-            clock=RealClock(),
-            disk=RealDisk(str(self.data)),
-            network=RealNetwork(),
-            entropy=entropy,
-            boot=boot_number(entropy),
-        )
+        environment = environment_of(RealDisk(str(self.data)))
         self._node = ServerNode(environment, self._config, on_failure=self._on_failure)
         try:
             await self._node.start()

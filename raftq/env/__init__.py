@@ -114,7 +114,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable after `sync_directory`."""
+        """Atomic; durable after `sync_directory`.
+
+        Also of a directory, whose own names must be durable; `new` does not exist then.
+        """
         ...
 
     def remove(self, path: str) -> None: ...

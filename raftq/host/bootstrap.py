@@ -167,6 +167,7 @@ class Bootstrap:
             "members": [[m.name, m.host, m.port, m.incarnation] for m in identity.members],
             "founders": [list(row) for row in identity.first_members()],
             "replicas": [list(row) for row in replicas.items()],
+            "former": [each.to_bytes(16, "little") for each in identity.former],
         }
         _log.info("adopting", node=node, replica=own)
         self._send(node, cbor.encode(fields))
@@ -186,6 +187,9 @@ class Bootstrap:
             founders=tuple((name, incarnation) for name, incarnation in fields["founders"]),
             replicas=tuple((replica, name) for replica, name in fields["replicas"]),
             replica=fields["replica"],
+            former=tuple(
+                ClusterId(int.from_bytes(each, "little")) for each in fields.get("former", ())
+            ),
         )
         if (adopted.replica, identity.name) not in adopted.replicas:
             raise ProtocolError("this node was adopted without a replica of group 0")

@@ -1,14 +1,18 @@
 """Who this node is, as its data directory says: the small file `node`.
 
     {version, incarnation, name, cluster, state, members: [[name, host, port, incarnation], ...],
-     founders: [[name, incarnation], ...], replicas: [[replica, name], ...], replica}
+     founders: [[name, incarnation], ...], replicas: [[replica, name], ...], replica,
+     former: [cluster, ...]}
 
 `state` goes from "empty" to "prepared" to "active" and never back. The incarnation is minted with
 the file: a wiped directory is another node, which owns no replica of the old one's.
 
-`members` are those of now. The last three are there once the first of them was replaced: who they
+`members` are those of now. The next three are there once the first of them was replaced: who they
 were at the beginning, where the replicas of group 0 are, and which of those is this node's. A node
 learns all that from group 0, and keeps it here because it must reach the others to ask group 0.
+
+A cluster whose majority was given up (`raftq cluster recover`) goes on as another cluster: it has a
+new id, so that whoever is still of the old one is refused on both sides, and `former` ones.
 """
 
 from dataclasses import dataclass, replace
@@ -54,6 +58,13 @@ class Identity:
     founders: tuple[tuple[str, NodeIncarnation], ...] = ()
     replicas: tuple[tuple[ReplicaId, str], ...] = ()
     replica: ReplicaId = NOBODY
+    former: tuple[ClusterId, ...] = ()
+    """What the cluster was called before its majority was given up, oldest first."""
+
+    @property
+    def first_cluster(self) -> ClusterId:
+        """Under which name the cluster began: what group 0's machine knows it by, for ever."""
+        return self.former[0] if self.former else self.cluster
 
     def member(self, name: str) -> Member | None:
         return next((member for member in self.members if member.name == name), None)
@@ -87,6 +98,29 @@ class Identity:
         )
 
 
+    def recovered(self, *, cluster: ClusterId, replica: ReplicaId) -> "Identity":
+        """The same node, in a cluster that goes on from it alone: nobody else is of it yet."""
+        return replace(
+            self,
+            cluster=cluster,
+            former=(*self.former, self.cluster),
+            founders=self.first_members(),
+            replicas=((replica, self.name),),
+            replica=replica,
+        )
+
+
+def stored(disk: Disk, *, boot: int) -> Identity | None:
+    """What the directory says of itself, whoever asks; None if it says nothing.
+
+    Raises: Corrupted, OSError.
+    """
+    payload = small_file.load(disk, PATH)
+    if payload is None:
+        return None
+    return _from_map(payload, name=None, boot=boot)
+
+
 def load(environment: Environment, *, name: str, members: tuple[Member, ...]) -> Identity:
     """The directory's identity; a new one is minted for an empty directory.
 
@@ -94,9 +128,9 @@ def load(environment: Environment, *, name: str, members: tuple[Member, ...]) ->
     its identity while groups are still there; Corrupted.
     """
     disk, boot = environment.disk, environment.boot
-    stored = small_file.load(disk, PATH)
-    if stored is not None:
-        known = _from_map(stored, name=name, boot=boot)
+    payload = small_file.load(disk, PATH)
+    if payload is not None:
+        known = _from_map(payload, name=name, boot=boot)
         # Until it is prepared, a node's list is what it was started with last.
         return known if known.state != "empty" else replace(known, members=_sorted(members))
     if any(entry.startswith("group-") for entry in disk.names("")):
@@ -135,20 +169,22 @@ def save(disk: Disk, identity: Identity) -> None:
         payload["founders"] = [list(row) for row in identity.founders]
         payload["replicas"] = [list(row) for row in identity.replicas]
         payload["replica"] = identity.replica
+    if identity.former:
+        payload["former"] = [cluster.to_bytes(16, "little") for cluster in identity.former]
     small_file.save(disk, PATH, cbor2.dumps(payload))
 
 
-def _from_map(stored: bytes, *, name: str, boot: int) -> Identity:
-    fields: dict[str, Any] = cbor2.loads(stored)
+def _from_map(payload: bytes, *, name: str | None, boot: int) -> Identity:
+    fields: dict[str, Any] = cbor2.loads(payload)
     if fields.get("version") != FORMAT_VERSION:
         raise Corrupted(f"the identity file has version {fields.get('version')}")
-    if fields["name"] != name:
+    if name is not None and fields["name"] != name:
         raise ClusterMismatch(
             f"the data directory belongs to node {fields['name']!r}, not {name!r}; "
             "give each node its own --data"
         )
     return Identity(
-        name=name,
+        name=fields["name"],
         incarnation=NodeIncarnation(fields["incarnation"]),
         boot=boot,
         cluster=ClusterId(int.from_bytes(fields["cluster"], "little")),
@@ -157,6 +193,9 @@ def _from_map(stored: bytes, *, name: str, boot: int) -> Identity:
         founders=tuple((name, incarnation) for name, incarnation in fields.get("founders", ())),
         replicas=tuple((replica, node) for replica, node in fields.get("replicas", ())),
         replica=ReplicaId(fields.get("replica", NOBODY)),
+        former=tuple(
+            ClusterId(int.from_bytes(each, "little")) for each in fields.get("former", ())
+        ),
     )
 
 

@@ -349,6 +349,12 @@ class Links:
         if identity.state != "active":
             return  # Nothing has been promised here yet; bootstrap sorts it out.
         if hello.cluster not in (0, identity.cluster):
+            if hello.cluster in identity.former:
+                raise ClusterMismatch(
+                    f"node {hello.node!r} is of this cluster as it was before its majority was given "
+                    "up: what it holds counts no more; empty its data directory, and let that take "
+                    f"its place: raftq cluster replace {hello.node}"
+                )
             raise ClusterMismatch(f"node {hello.node!r} belongs to another cluster")
         if member.incarnation != hello.incarnation:
             if hello.cluster == 0:

@@ -23,6 +23,9 @@ nobody believes that it holds what the lost one has acknowledged, or promised to
 group's leader has voted the one in and the other out, the lost one is listed as leaving
 (`work_for_members`); successors may be lost in their turn.
 
+*Recovered groups.* Where a majority is lost for good a person may decide that one replica goes on
+alone (`GroupRecovered`): under a new id it hosts the group, and all others are lost as above.
+
 *Queues* have a version, and one rule: each change of state asks something of all partitions under
 a new version, each partition's group does it and is reported with that version, and when all have,
 the next state follows:
@@ -62,6 +65,7 @@ from raftq.metadata.commands import (
     CreateQueue,
     DeleteQueue,
     EnsureGroups,
+    GroupRecovered,
     PartitionDropped,
     PartitionReady,
     PartitionRefused,
@@ -88,6 +92,7 @@ __all__ = [
     "Drop",
     "EnsureGroups",
     "Group",
+    "GroupRecovered",
     "GroupReply",
     "GroupsReply",
     "MemberWork",

@@ -109,6 +109,20 @@ class ReplicasLeft(_Command, frozen=True, tag="left"):
     replicas: Annotated[tuple[AnyReplica, ...], Meta(min_length=1, max_length=MAX_LEAVING)]
 
 
+class GroupRecovered(_Command, frozen=True, tag="recovered"):
+    """A person gave up the majority of the group: what one of its replicas held goes on, alone."""
+
+    group: AnyGroup
+    replica: AnyReplica
+    """The new id of that replica, the group's only voter."""
+    node: NodeName
+    incarnation: Incarnation
+    former: Annotated[tuple[AnyReplica, ...], Meta(min_length=1, max_length=MAX_LEAVING)]
+    """The members of the group as its log knew them."""
+    highest: AnyReplica
+    """All ids up to this one may have been given away by the same decision."""
+
+
 class CreateQueue(_Command, frozen=True, tag="create_queue"):
     """A queue of this name and configuration."""
 
@@ -163,6 +177,7 @@ Command = (
     | ReplicaLost
     | ReplaceNode
     | ReplicasLeft
+    | GroupRecovered
     | CreateQueue
     | UpdateQueue
     | DeleteQueue

@@ -43,7 +43,7 @@ def create(tables: Tables, command: CreateGroup) -> GroupReply:
     if known is not None:
         if tuple(replica.node for replica in known.replicas) != command.nodes:
             raise InvalidArgument(f"group {known.group} exists, on other nodes")
-        return _reply(tables, known)
+        return reply(tables, known)
     if command.group is not None and command.group != tables.next_group:
         raise InvalidArgument(f"the next group is {tables.next_group}, not {command.group}")
     if len(dict.fromkeys(command.nodes)) != len(command.nodes):
@@ -52,7 +52,7 @@ def create(tables: Tables, command: CreateGroup) -> GroupReply:
         if name not in tables.nodes:
             raise InvalidArgument(f"no node {name!r} is known")
     _check_room(tables, 1)
-    return _reply(tables, _allocate(tables, command.nodes))
+    return reply(tables, _allocate(tables, command.nodes))
 
 
 def ensure(tables: Tables, command: EnsureGroups) -> GroupsReply:
@@ -86,8 +86,8 @@ def created(tables: Tables, command: ReplicaCreated) -> GroupReply:
             f"replica {replica.replica} of group {group.group} was lost and cannot come back"
         )
     if replica.state == "pending":
-        group = _put(tables, _with(group, replace(replica, state="created")))
-    return _reply(tables, group)
+        group = put(tables, _with(group, replace(replica, state="created")))
+    return reply(tables, group)
 
 
 def lost(tables: Tables, command: ReplicaLost) -> GroupReply:
@@ -98,8 +98,8 @@ def lost(tables: Tables, command: ReplicaLost) -> GroupReply:
             f"replica {replica.replica} of group {group.group} was not reported yet: make it"
         )
     if replica.state == "created":
-        group = _put(tables, _with(group, replace(replica, state="lost")))
-    return _reply(tables, group)
+        group = put(tables, _with(group, replace(replica, state="lost")))
+    return reply(tables, group)
 
 
 def left(tables: Tables, command: ReplicasLeft) -> GroupReply:
@@ -113,7 +113,7 @@ def left(tables: Tables, command: ReplicasLeft) -> GroupReply:
     if leaving != group.leaving:
         group = replace(group, leaving=leaving)
         tables.put_group(group)
-    return _reply(tables, group)
+    return reply(tables, group)
 
 
 def lose_replicas_of(tables: Tables, name: str, incarnation: NodeIncarnation) -> None:
@@ -122,7 +122,7 @@ def lose_replicas_of(tables: Tables, name: str, incarnation: NodeIncarnation) ->
         group = tables.groups[number]
         replica = group.replica_on(name)
         if replica is not None and replica.incarnation == incarnation and replica.state != "lost":
-            _put(tables, _with(group, replace(replica, state="lost")))
+            put(tables, _with(group, replace(replica, state="lost")))
 
 
 def _check_room(tables: Tables, more: int) -> None:
@@ -147,7 +147,7 @@ def _allocate(tables: Tables, nodes: Sequence[str]) -> Group:
     return group
 
 
-def _put(tables: Tables, group: Group) -> Group:
+def put(tables: Tables, group: Group) -> Group:
     """Store the group, after what follows by itself from how its replicas are."""
     states = [replica.state for replica in group.replicas]
     is_whole = "pending" not in states and 2 * states.count("created") > len(states)
@@ -200,5 +200,5 @@ def _with(group: Group, changed: Replica) -> Group:
     return replace(group, replicas=replicas)
 
 
-def _reply(tables: Tables, group: Group) -> GroupReply:
+def reply(tables: Tables, group: Group) -> GroupReply:
     return GroupReply(group.group, group.state, tables.version)

@@ -10,9 +10,9 @@ from typing import Any, Final
 from xxhash import xxh3_128
 
 from raftq.errors import RaftqError
-from raftq.ids import ClusterId, GroupId, Index, Micros, NodeIncarnation, Partition, QueueId
+from raftq.ids import ClusterId, GroupId, Index, Micros, NodeIncarnation, Partition, QueueId, ReplicaId
 from raftq.machine import Admitted, Applied, Buffer, Meta, Verdict
-from raftq.metadata import commands, groups, nodes, queues, work
+from raftq.metadata import commands, groups, nodes, queues, recoveries, work
 from raftq.metadata.records import Group, Node, Queue
 from raftq.metadata.replies import Changed
 from raftq.metadata.tables import Tables
@@ -25,6 +25,7 @@ _HANDLERS: Final[dict[type[Any], Callable[[Tables, Any], object]]] = {
     commands.ReplicaLost: groups.lost,
     commands.ReplaceNode: nodes.replace_node,
     commands.ReplicasLeft: groups.left,
+    commands.GroupRecovered: recoveries.recovered,
     commands.CreateQueue: queues.create,
     commands.UpdateQueue: queues.update,
     commands.DeleteQueue: queues.delete,
@@ -150,6 +151,11 @@ class MetadataMachine:
     def work_for_node(self, name: str, incarnation: NodeIncarnation) -> work.NodeWork:
         """What the node has to do; nothing for another incarnation than the replicas belong to."""
         return work.for_node(self._tables, name, incarnation)
+
+    def gone_on(self, group: GroupId, former: Sequence[ReplicaId]) -> tuple[ReplicaId, ...]:
+        """Why a recovery of the group is void: replicas that exist and that its log did not know."""
+        known = self._tables.groups.get(group)
+        return recoveries.gone_on(known, former) if known is not None else ()
 
     def work_for_members(self, group: GroupId) -> work.MemberWork:
         """What the group's leader has to change about its members; nothing for most groups."""

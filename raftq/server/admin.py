@@ -30,6 +30,7 @@ from raftq.metadata import (
 from raftq.queue.config import QueueConfig
 from raftq.server.answering import answer_map, answer_with
 from raftq.server.fan_out import FanOut
+from raftq.server.made import moved_aside
 from raftq.server.request import Request
 from raftq.version import VERSION
 from raftq.wire import cbor, control
@@ -307,6 +308,8 @@ class Admin:
                 "groups": [group_status(group) for group in node.host.groups.values()],
                 "changing": changing(machine) if machine is not None else [],
                 "lost": sorted(node.replicas.lost),
+                "void": sorted(node.replicas.void),
+                "moved_aside": moved_aside(node.environment.disk),
                 "queues": len(machine.queues()) if machine is not None else 0,
             }
         )
@@ -363,7 +366,14 @@ def changing(machine: MetadataMachine) -> list[dict[str, Any]]:
 
 
 def _changing_on(machine: MetadataMachine, name: str) -> list[int]:
-    return [each["group"] for each in changing(machine) if each["node"] == name]
+    """Where what an earlier directory of the node left has not been taken over yet."""
+    known = machine.node(name)
+    return [
+        group.group
+        for group in machine.groups()
+        if known is not None
+        and any(r.node == name and r.incarnation != known.incarnation for r in group.leaving)
+    ]
 
 
 def group_status(group: Group) -> dict[str, Any]:

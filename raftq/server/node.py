@@ -26,6 +26,7 @@ from raftq.queue.effects import Available
 from raftq.queue.faults import NO_FAULTS as NO_QUEUE_FAULTS
 from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import NONE, Faults
+from raftq.server import recover
 from raftq.server.admin import Admin
 from raftq.server.client_port import ClientPort
 from raftq.server.leaving import Leaving
@@ -94,6 +95,7 @@ class Node:
         self._on_failure = on_failure
         environment.disk.lock()
         try:
+            recover.finish(environment)
             self.identity = identities.load(environment, name=config.name, members=config.members)
         except BaseException:
             environment.disk.unlock()

@@ -26,6 +26,7 @@ from raftq.metadata import (
     Configure,
     Drop,
     EnsureGroups,
+    GroupRecovered,
     MetadataMachine,
     PartitionDropped,
     PartitionReady,
@@ -155,6 +156,7 @@ class Reconciler:
                     labels=node.config.labels,
                 ),
             )
+        self._report_recovered(machine)
         work = machine.work_for_node(identity.name, identity.incarnation)
         for replica in work.create:
             made = node.replicas.make(replica)
@@ -177,6 +179,29 @@ class Reconciler:
         for replica in work.run:
             if not node.replicas.run(replica):
                 self._report_lost(replica)
+
+    def _report_recovered(self, machine: MetadataMachine) -> None:
+        """What was decided offline about replicas here, until group 0 knows of it."""
+        identity, recovered = self._node.host.identity, self._node.replicas.recovered()
+        for group, made in recovered.items():
+            known = machine.group(group)
+            own = known.replica_on(identity.name) if known is not None else None
+            if own is None or own.replica >= made.replica:
+                continue
+            if others := machine.gone_on(group, made.former):
+                self._node.replicas.note_void(group, others)
+                continue
+            self._report(
+                ("recovered", group, made.replica),
+                GroupRecovered(
+                    group=group,
+                    replica=made.replica,
+                    node=identity.name,
+                    incarnation=identity.incarnation,
+                    former=made.former,
+                    highest=max(each.replica for each in recovered.values()),
+                ),
+            )
 
     def _report_lost(self, replica: ReplicaWork) -> None:
         self._report(

@@ -13,18 +13,14 @@ the node a new id, under which it makes a directory that joins: it knows of no v
 campaigns nor counts before the group's leader has voted it in.
 
 The node's copy of the metadata may lag, and still ask for a replica that was reported and activated
-long ago, or replaced; so what was made is also remembered outside the group's directory, in the small
-file `replicas`: for each group the id and whether its directory is finished. It is written before
-the directory is touched, and again once that is durable: a directory is never run under an id that
-was another's, and what an id lower than the one remembered asks for is of an earlier time.
+long ago, or replaced; so what was made is also remembered outside the group's directory (`made`).
+A directory that counts no more is first moved aside, whole: damage deletes nothing.
 
 Checksums are seeded with an incarnation. The first directory of a group has the node's; one that is
 made in the place of another gets its own, so that no block which the disk gives back ever verifies.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
-
-import cbor2
+from typing import TYPE_CHECKING
 
 from raftq.errors import ClusterMismatch
 from raftq.host import Identity
@@ -35,6 +31,8 @@ from raftq.metadata import MetadataMachine, ReplicaWork
 from raftq.observability.logs import logger
 from raftq.queue.machine import QueueMachine
 from raftq.raft import Membership
+from raftq.server import made as making
+from raftq.server.made import NOTHING, Made
 from raftq.storage import small_file
 from raftq.storage.group_log import GroupLog
 
@@ -43,23 +41,8 @@ if TYPE_CHECKING:
 
 _log = logger("raftq.server")
 
-_MADE_PATH = "replicas"
-
-
-def _amnesia_path(group: GroupId) -> str:
+def amnesia_path(group: GroupId) -> str:
     return f"{group_directory(group)}/amnesiac"
-
-
-class _Made(NamedTuple):
-    """What this node has made of a group, or has begun to make."""
-
-    replica: ReplicaId
-    is_finished: bool
-    incarnation: int
-    """0: the node's."""
-
-
-_NOTHING = _Made(NOBODY, is_finished=False, incarnation=0)
 
 
 class Replicas:
@@ -68,9 +51,9 @@ class Replicas:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self.lost: set[GroupId] = set()
-        stored = small_file.load(node.environment.disk, _MADE_PATH)
-        rows = cbor2.loads(stored) if stored is not None else []
-        self._made: dict[GroupId, _Made] = {row[0]: _Made(*row[1:]) for row in rows}
+        self.void: dict[GroupId, tuple[ReplicaId, ...]] = {}
+        """Groups that were recovered here and have gone on with these replicas elsewhere."""
+        self._made = making.load(node.environment.disk)
 
     def exists(self, group: GroupId) -> bool:
         """A creation that a crash has cut does not count: it is begun anew."""
@@ -78,7 +61,7 @@ class Replicas:
 
     def _make(self, group: GroupId, membership: Membership) -> None:
         environment, identity = self._node.environment, self._node.host.identity
-        own = self._made.get(group, _NOTHING).incarnation
+        own = self._made.get(group, NOTHING).incarnation
         log = GroupLog.create(
             environment.disk,
             environment.clock,
@@ -93,7 +76,7 @@ class Replicas:
 
     def _open(self, group: GroupId) -> GroupLog:
         environment, identity = self._node.environment, self._node.host.identity
-        own = self._made.get(group, _NOTHING).incarnation
+        own = self._made.get(group, NOTHING).incarnation
         return GroupLog.open(
             environment.disk,
             environment.clock,
@@ -124,13 +107,13 @@ class Replicas:
             log=log,
             machine=machine,
             observer=self._node,
-            may_vote=small_file.load(self._node.environment.disk, _amnesia_path(group)) is None,
+            may_vote=small_file.load(self._node.environment.disk, amnesia_path(group)) is None,
         )
 
     def note_amnesia(self, group: GroupId) -> None:
         """The replica lost what it had promised; its recovered log must not hide that later."""
         _log.error("replica is amnesiac: it does not vote any more", group=group)
-        small_file.save(self._node.environment.disk, _amnesia_path(group), b"amnesiac")
+        small_file.save(self._node.environment.disk, amnesia_path(group), b"amnesiac")
 
     # --- Group 0 ------------------------------------------------------------------------------
 
@@ -154,7 +137,7 @@ class Replicas:
                 "memory; restore it, or start with an empty data directory and let that take this "
                 f"node's place: raftq cluster replace {identity.name}"
             )
-        machine = MetadataMachine(identity.cluster, identity.first_members())
+        machine = MetadataMachine(identity.first_cluster, identity.first_members())
         self._node.metadata.attach(machine)
         replica = identity.metadata_replica()
         self._run(METADATA_GROUP, replica, identity.metadata_replicas(), machine)
@@ -170,7 +153,7 @@ class Replicas:
         Raises: OSError.
         """
         group = work.group
-        made = self._made.get(group, _NOTHING)
+        made = self._made.get(group, NOTHING)
         if work.replica < made.replica:
             return None
         if work.replica == made.replica and made.is_finished:
@@ -186,32 +169,42 @@ class Replicas:
         if made.replica != NOBODY or not self.exists(group):
             if made.replica != NOBODY:
                 incarnation = self._node.environment.entropy.bits(64)
-            self._note_made(group, _Made(work.replica, is_finished=False, incarnation=incarnation))
-            self._clear(group)
+            self._make_room(group, made)
+            self._note_made(group, Made(work.replica, is_finished=False, incarnation=incarnation))
             voters = () if work.joins else tuple(sorted(work.nodes))
             self._make(group, Membership(voters))
-        self._note_made(group, _Made(work.replica, is_finished=True, incarnation=incarnation))
+        self._note_made(group, Made(work.replica, is_finished=True, incarnation=incarnation))
         self.lost.discard(group)
         return True
 
-    def _note_made(self, group: GroupId, made: _Made) -> None:
-        self._made[group] = made
-        rows = [[number, *each] for number, each in sorted(self._made.items())]
-        small_file.save(self._node.environment.disk, _MADE_PATH, cbor2.dumps(rows))
+    def recovered(self) -> dict[GroupId, Made]:
+        """The replicas here that were made the only voters of their groups, by group."""
+        return {group: made for group, made in sorted(self._made.items()) if made.former}
 
-    def _clear(self, group: GroupId) -> None:
-        """Nothing of an earlier replica is left, or of a creation that was cut."""
-        disk, directory = self._node.environment.disk, group_directory(group)
-        names = disk.names(directory)
-        for name in names:
-            disk.remove(f"{directory}/{name}")
-        if names:
-            disk.sync_directory(directory)
+    def _note_made(self, group: GroupId, made: Made) -> None:
+        self._made[group] = made
+        making.save(self._node.environment.disk, self._made)
+
+    def _make_room(self, group: GroupId, before: Made) -> None:
+        """What an earlier replica left is moved aside; what a creation that was cut left goes."""
+        disk = self._node.environment.disk
+        if before.is_finished and self.exists(group):
+            incarnation = before.incarnation or self._node.host.identity.incarnation
+            making.move_aside(disk, group, incarnation)
+            _log.warning("directory moved aside", group=group, replica=before.replica)
+        else:
+            making.clear(disk, group_directory(group))
 
     def _note_lost(self, group: GroupId) -> None:
         if group not in self.lost:
             self.lost.add(group)
             _log.error("replica lost", group=group)
+
+    def note_void(self, group: GroupId, others: tuple[ReplicaId, ...]) -> None:
+        """The group has gone on elsewhere: what was recovered here never counts."""
+        if group not in self.void:
+            self.void[group] = others
+            _log.error("recovery is void: the group has gone on", group=group, replicas=others)
 
     def run(self, work: ReplicaWork) -> bool:
         """Run an active group's replica; False if it is lost.
@@ -219,7 +212,7 @@ class Replicas:
         Raises: OSError.
         """
         group = work.group
-        made = self._made.get(group, _NOTHING).replica or work.replica
+        made = self._made.get(group, NOTHING).replica or work.replica
         if work.replica < made:
             return True  # That was before; the one that was made since is asked for later.
         running = self._node.host.groups.get(group)

@@ -248,6 +248,9 @@ class SimDisk:
             self._directories.add("/".join(parts[:count]))
 
     def rename(self, old: str, new: str) -> None:
+        if old in self._directories:
+            self._move(old, new)
+            return
         inode = self._inode(old)
         self.cut("rename", new)
         replaced = self._names.get(new)
@@ -256,6 +259,18 @@ class SimDisk:
         del self._names[old]
         self._names[new] = inode
         self._changes.append(("rename", old, new, inode))
+
+    def _move(self, old: str, new: str) -> None:
+        """A directory, whole; durable at once, which asks less of the caller than a real disk."""
+        unsynced = [path for _, path, _, _ in self._changes if path.startswith(f"{old}/")]
+        assert not unsynced, f"{unsynced} must be durable before {old} is moved"
+        assert not self.names(new), f"{new} is there"
+        self.cut("rename", new)
+        for names in (self._names, self._durable_names):
+            for path in [path for path in names if path.startswith(f"{old}/")]:
+                names[f"{new}{path[len(old) :]}"] = names.pop(path)
+        self._directories.discard(old)
+        self._directories.add(new)
 
     def remove(self, path: str) -> None:
         if path in self._directories:

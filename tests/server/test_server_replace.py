@@ -9,6 +9,7 @@ from test_server_nodes import begun, publish_somewhere
 
 from raftq.errors import InvalidArgument, RaftqError
 from raftq.metadata import CreateGroup, ReplicaWork, encode
+from raftq.server.made import moved_aside
 from raftq.server.replicas import Replicas
 from raftq.sim.disk import SimulatedCrash
 from raftq.wire.errors import NotLeader
@@ -239,6 +240,15 @@ def test_a_replica_that_forgot_comes_back_under_a_new_id(world):
     world.until(lambda: world.digests_agree(group))
     assert world.group(victim, group).raft.may_vote
     assert world.group(victim, group).replica > replica.replica
+    # What it held is still there, under a name that nothing opens, and is told.
+    (aside,) = moved_aside(world.machines[victim].disk)
+    assert aside.startswith(f"group-{group}.forgot-")
+    assert any(name.startswith("segment-") for name in world.machines[victim].disk.names(aside))
+    assert world.connect(victim).try_control(do="status")["moved_aside"] == [aside]
+    world.kill(victim)
+    world.start(victim)
+    world.until(lambda: world.digests_agree(group))
+    assert moved_aside(world.machines[victim].disk) == [aside]
 
 
 def test_a_replica_that_forgot_is_kept_as_long_as_nobody_leads(world):
@@ -390,7 +400,8 @@ def test_a_directory_whose_making_was_cut_never_runs_under_the_old_id(world, cou
         assert again.run(older)
         assert 1 not in node.host.groups
     else:
-        assert again.exists(1), "nothing was touched yet"
+        is_aside = bool(moved_aside(disk))
+        assert again.exists(1) != is_aside, "it is whole, here or aside"
     assert again.make(newer)
     assert again.run(newer)
     assert node.host.groups[1].raft.membership == ((), (), (), 0)
