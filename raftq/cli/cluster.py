@@ -61,7 +61,9 @@ def status(
         what = "catches up, then votes" if change["created"] else "is being made"
         print_text(f"group {change['group']}: a new replica on {change['node']} {what}")
     for group in found.get("void", ()):
-        print_text(f"group {group} was recovered on {found['node']} in vain: it has gone on elsewhere")
+        print_text(
+            f"group {group} was recovered on {found['node']} in vain: it has gone on elsewhere"
+        )
     for directory in found.get("moved_aside", ()):
         print_text(f"{found['node']} keeps {directory}: it counts no more; remove it when you like")
     print_text("")

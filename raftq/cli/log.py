@@ -21,6 +21,7 @@ from raftq.errors import InvalidArgument
 from raftq.storage.index import PATCH
 from raftq.storage.offline import OpenFile, open_directory
 from raftq.storage.reader import FoundEntry, Replica, entries_in, read_replica
+from raftq.storage.recovered import recovered_in
 from raftq.storage.walk import Condition
 
 app = typer.Typer(
@@ -188,12 +189,18 @@ def _show_entries(directory: Directory, start: int, limit: int, *, as_json: bool
             "segment": found.segment,
             "position": found.position,
         }
+        recovered = recovered_in(entry)
         if as_json:
-            print_json(fields)
+            print_json({**fields, "recovered": recovered} if recovered else fields)
         else:
             is_patch = found.segment >= PATCH
             place = "a patch" if is_patch else f"segment {found.segment}"
             proof = "" if found.proved else "  NOT PROVED"
+            if recovered:
+                proof += (
+                    f"  RECOVERED on {recovered['node']}: replica {recovered['was']} goes on alone as "
+                    f"{recovered['replica']}, without the majority of {recovered['former']}"
+                )
             print_text(
                 f"{entry.index:>10}  term {entry.term}  {fields['kind']:<10} {entry.size:>9} B  "
                 f"{entry.chain.hex()[:16]}  {place} at {found.position}{proof}"

@@ -15,28 +15,34 @@ from raftq.cli.options import JsonOption
 from raftq.cli.output import print_json, print_note, print_table, print_text
 from raftq.embedded.recovery import METADATA_GROUP, Decision, Holding, Recovery
 from raftq.errors import InvalidArgument
+from raftq.ids import GroupId
 
-_WARNINGS: Final = (
-    "What was acknowledged by the lost majority, and is not on this disk, is lost for good.",
-    "What is on this disk and was never acknowledged (up to the numbers under 'unmarked') is committed "
-    "now: messages may appear whose senders heard of no success.",
+_LOST: Final = (
+    "What was acknowledged by the lost majority, and is not on this disk, is lost for good."
+)
+_UNMARKED: Final = (
+    "What is on this disk and was never acknowledged (at most what stands under 'unmarked') is "
+    "committed now: messages may appear whose senders heard of no success."
+)
+_CHOICE: Final = (
     "Among several survivors choose, for each group, the one with the highest 'last term', then the "
-    "highest 'last index'.",
+    "highest 'last index'."
 )
 _WHOLE: Final = (
     "The cluster gets a new id and goes on from this node alone. No other node may come back with the "
     "data that it has: it is refused here, but a majority of the others, started by themselves, would "
-    "be a cluster too. Empty their directories, then: raftq cluster replace NODE, for each.",
+    "be a cluster too. Empty their directories, then: raftq cluster replace NODE, for each."
 )
 _SINGLE: Final = (
-    "Group 0 must have its majority, and the lost nodes must have been replaced (raftq cluster replace "
-    "NODE): only then the others refuse their old directories.",
+    "Group 0 must have its majority, and nodes that are lost must have been replaced (raftq cluster "
+    "replace NODE): only then the others refuse their old directories."
 )
 
 
 def recover(
     data: Annotated[
-        Path, typer.Option("--data", help="The data directory of the survivor, whose node is stopped.")
+        Path,
+        typer.Option("--data", help="The data directory of the survivor, whose node is stopped."),
     ],
     group: Annotated[
         list[int] | None,
@@ -69,7 +75,8 @@ def recover(
             _finish_first(recovery, pending, dry_run=dry_run, as_json=as_json)
             return
         name, holdings = recovery.look()
-        chosen = [held.group for held in holdings] if everything else sorted(set(group or ()))
+        wanted = [held.group for held in holdings] if everything else (group or [])
+        chosen = [GroupId(number) for number in sorted(set(wanted))]
         if not as_json:
             _show(name, holdings, chosen)
         if chosen:
@@ -88,9 +95,7 @@ def recover(
         _say_what_next(name, decision)
 
 
-def _finish_first(
-    recovery: Recovery, pending: Decision, *, dry_run: bool, as_json: bool
-) -> None:
+def _finish_first(recovery: Recovery, pending: Decision, *, dry_run: bool, as_json: bool) -> None:
     groups = [row.group for row in pending.rows]
     if not dry_run:
         recovery.finish()
@@ -102,7 +107,7 @@ def _finish_first(
         print_text(f"what had been decided before is finished now: groups {groups}; start the node")
 
 
-def _show(name: str, holdings: list[Holding], chosen: list[Any]) -> None:
+def _show(name: str, holdings: list[Holding], chosen: list[GroupId]) -> None:
     print_text(f"{name} holds:")
     print_table(
         (
@@ -145,13 +150,15 @@ def _show(name: str, holdings: list[Holding], chosen: list[Any]) -> None:
             print_text(f"group {held.group} cannot go on from here: {held.obstacle}")
     if chosen:
         print_text("")
-        for warning in (*_WARNINGS, *(_WHOLE if METADATA_GROUP in chosen else _SINGLE)):
+        for warning in (_LOST, _UNMARKED, _CHOICE, _WHOLE if METADATA_GROUP in chosen else _SINGLE):
             print_text(f"- {warning}")
 
 
 def _confirm(name: str, *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
-        raise InvalidArgument("nothing was done: it is confirmed by --yes where nobody can be asked")
+        raise InvalidArgument(
+            "nothing was done: it is confirmed by --yes where nobody can be asked"
+        )
     print_text("")
     if typer.prompt(f"To go on, type the node's name ({name})").strip() != name:
         raise InvalidArgument("nothing was done: that is not the node's name")
@@ -184,9 +191,7 @@ def _result(name: str, holdings: list[Holding], decision: Decision | None) -> di
             }
             for held in holdings
         ],
-        "recovered": [
-            {"group": row.group, "replica": row.replica} for row in decision.rows
-        ]
+        "recovered": [{"group": row.group, "replica": row.replica} for row in decision.rows]
         if decision is not None
         else [],
         "cluster": f"{decision.cluster:032x}" if decision is not None and decision.cluster else "",

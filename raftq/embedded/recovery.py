@@ -12,12 +12,10 @@ from typing import Self
 from raftq.embedded.outside import environment_of
 from raftq.env.disk import RealDisk
 from raftq.errors import InvalidArgument
-from raftq.host import identity as identities
 from raftq.ids import METADATA_GROUP, GroupId
-from raftq.server import made as making
 from raftq.server import recover
 from raftq.server.recover import Decision
-from raftq.server.survey import Holding, look
+from raftq.server.survey import Holding
 
 __all__ = ["METADATA_GROUP", "Decision", "Holding", "Recovery"]
 
@@ -30,8 +28,8 @@ class Recovery:
 
     def __init__(self, data: str | Path) -> None:
         self.data = Path(data)
-        if not (self.data / identities.PATH).is_file():
-            raise InvalidArgument(f"{data} is no data directory of a node: it has no file 'node'")
+        if not self.data.is_dir():
+            raise InvalidArgument(f"{data} is not a directory; name a node's data directory")
         disk = RealDisk(str(self.data))
         self._environment = environment_of(disk)
         self._disk = disk
@@ -68,11 +66,10 @@ class Recovery:
 
         Raises: Corrupted, InvalidArgument, OSError.
         """
-        identity = identities.stored(self._disk, boot=self._environment.boot)
-        assert identity is not None, "it was there when this began"
-        self._identity = identity
-        self._holdings = look(self._disk, identity, making.load(self._disk))
-        return identity.name, self._holdings
+        self._identity, self._holdings = recover.examine(self._environment)
+        if self._identity is None:
+            raise InvalidArgument(f"{self.data} is no data directory: it has no file 'node'")
+        return self._identity.name, self._holdings
 
     def check(self, groups: list[GroupId]) -> None:
         """Whether these groups may go on from here.
@@ -86,4 +83,5 @@ class Recovery:
 
         Raises: OSError; then nothing was decided.
         """
+        assert self._identity is not None, "looked at first"
         return recover.decide(self._environment, self._identity, self._holdings, groups)

@@ -97,7 +97,6 @@ class Identity:
             replica=self.metadata_replica(),
         )
 
-
     def recovered(self, *, cluster: ClusterId, replica: ReplicaId) -> "Identity":
         """The same node, in a cluster that goes on from it alone: nobody else is of it yet."""
         return replace(

@@ -10,7 +10,16 @@ from typing import Any, Final
 from xxhash import xxh3_128
 
 from raftq.errors import RaftqError
-from raftq.ids import ClusterId, GroupId, Index, Micros, NodeIncarnation, Partition, QueueId, ReplicaId
+from raftq.ids import (
+    ClusterId,
+    GroupId,
+    Index,
+    Micros,
+    NodeIncarnation,
+    Partition,
+    QueueId,
+    ReplicaId,
+)
 from raftq.machine import Admitted, Applied, Buffer, Meta, Verdict
 from raftq.metadata import commands, groups, nodes, queues, recoveries, work
 from raftq.metadata.records import Group, Node, Queue

@@ -95,7 +95,9 @@ class Node:
         self._on_failure = on_failure
         environment.disk.lock()
         try:
-            recover.finish(environment)
+            decision = recover.finish(environment)
+            if decision is not None:
+                _log.warning("recovered", groups=[row.group for row in decision.rows])
             self.identity = identities.load(environment, name=config.name, members=config.members)
         except BaseException:
             environment.disk.unlock()

@@ -61,7 +61,6 @@ from raftq.host import identity as identities
 from raftq.host.identity import Identity, group_directory
 from raftq.ids import METADATA_GROUP, NOBODY, ClusterId, GroupId, Index, ReplicaId, Term, WriteSeq
 from raftq.limits import FORMAT_VERSION
-from raftq.observability.logs import logger
 from raftq.raft import Membership
 from raftq.raft import membership as memberships
 from raftq.raft.entry import MEMBERSHIP, Command, build
@@ -71,11 +70,10 @@ from raftq.server import made as making
 from raftq.server.copying import copy_log
 from raftq.server.made import Made
 from raftq.server.replicas import amnesia_path
-from raftq.server.survey import Holding
+from raftq.server.survey import Holding, look
 from raftq.storage import small_file
 from raftq.storage.group_log import Condition, GroupLog
-
-_log = logger("raftq.server")
+from raftq.storage.recovered import encode_recovered
 
 PATH: Final = "recover"
 TERM_STEP: Final = 1 << 20
@@ -104,13 +102,26 @@ class Decision(NamedTuple):
     rows: tuple[Forced, ...]
 
 
+def examine(environment: Environment) -> tuple[Identity | None, list[Holding]]:
+    """Whose directory it is, and what it holds of each group. Changes nothing.
+
+    Raises: Corrupted, OSError.
+    """
+    identity = identities.stored(environment.disk, boot=environment.boot)
+    if identity is None or identity.state != "active":
+        return identity, []
+    return identity, look(environment.disk, identity, making.load(environment.disk))
+
+
 def check(identity: Identity | None, holdings: Iterable[Holding], groups: list[GroupId]) -> None:
     """Whether this may be decided about these groups, which are all that are here, or single ones.
 
     Raises: InvalidArgument.
     """
     if identity is None or identity.state != "active":
-        raise InvalidArgument("the data directory belongs to no cluster: there is nothing to recover")
+        raise InvalidArgument(
+            "the data directory belongs to no cluster: there is nothing to recover"
+        )
     held = {each.group: each for each in holdings}
     if absent := [group for group in groups if group not in held]:
         raise InvalidArgument(f"group {absent[0]} has no replica here; others may have one")
@@ -225,7 +236,6 @@ def finish(environment: Environment) -> Decision | None:
         identities.save(disk, identity.recovered(cluster=decision.cluster, replica=own))
     disk.remove(PATH)
     disk.sync_directory("")
-    _log.warning("recovered", groups=[row.group for row in decision.rows])
     return decision
 
 
@@ -273,7 +283,9 @@ def _force(
         known = RaftLog(log)
         if row.replica not in known.membership.voters:
             if log.condition is not Condition.OK or known.damaged:
-                raise Corrupted(f"group {row.group} cannot go on from here: {'; '.join(log.damage)}")
+                raise Corrupted(
+                    f"group {row.group} cannot go on from here: {'; '.join(log.damage)}"
+                )
             _append(log, known, _record(identity, decision, row, before, log), row.replica)
     if "amnesiac" in disk.names(directory):
         disk.remove(amnesia_path(row.group))
@@ -282,11 +294,10 @@ def _force(
 
 def _record(
     identity: Identity, decision: Decision, row: Forced, before: Made, log: GroupLog
-) -> bytes:
+) -> Command:
     """What the log says of it for ever."""
-    return cbor2.dumps(
+    return encode_recovered(
         {
-            "do": "recovered",
             "node": identity.name,
             "replica": row.replica,
             "was": before.replica,
@@ -299,7 +310,7 @@ def _record(
     )
 
 
-def _append(log: GroupLog, known: RaftLog, record: bytes, replica: ReplicaId) -> None:
+def _append(log: GroupLog, known: RaftLog, record: Command, replica: ReplicaId) -> None:
     retired = max(*known.membership.members(), known.membership.retired)
     membership = Membership((replica,), retired=ReplicaId(retired))
     entry = build(
@@ -308,7 +319,7 @@ def _append(log: GroupLog, known: RaftLog, record: bytes, replica: ReplicaId) ->
         term=Term(log.state.term + TERM_STEP),
         kind=MEMBERSHIP,
         log_time=known.last_log_time,
-        commands=(Command(memberships.encode(membership)), Command(record)),
+        commands=(Command(memberships.encode(membership)), record),
     )
     log.write(
         Write(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _log = logger("raftq.server")
 
+
 def amnesia_path(group: GroupId) -> str:
     return f"{group_directory(group)}/amnesiac"
 

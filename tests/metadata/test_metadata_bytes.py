@@ -52,7 +52,12 @@ COMMANDS = {
     "replace_node": ReplaceNode(name="n3", incarnation=103, successor=2**64 - 2),
     "left": ReplicasLeft(group=0, replicas=(3, 300)),
     "recovered": GroupRecovered(
-        group=1, replica=1 << 22, node="n1", incarnation=101, former=(4, 5, 6), highest=(1 << 22) + 2
+        group=1,
+        replica=1 << 22,
+        node="n1",
+        incarnation=101,
+        former=(4, 5, 6),
+        highest=(1 << 22) + 2,
     ),
     "create_queue": CreateQueue(name="orders", config=CONFIG),
     "update_queue": UpdateQueue(name="orders", config={}, expected_version=300),

@@ -83,9 +83,7 @@ def test_a_group_that_has_gone_on_is_not_overruled(machine):
     own = machine.group(1).replica_on("n3")
     # The successor alone proves nothing: it may never have been voted in.
     assert machine.gone_on(1, (4, 5, 6)) == ()
-    created = ReplicaCreated(
-        group=1, replica=own.replica, incarnation=INCARNATIONS["n3"]
-    )
+    created = ReplicaCreated(group=1, replica=own.replica, incarnation=INCARNATIONS["n3"])
     apply(machine, created)
     version = machine.version
     assert machine.gone_on(1, (4, 5, 6)) == (own.replica,)

@@ -13,7 +13,9 @@ from raftq.server import made as making
 from raftq.server import recover
 from raftq.server.survey import look
 from raftq.sim.disk import SimulatedCrash
+from raftq.storage.group_log import GroupLog
 from raftq.storage.reader import entries_in, read_replica
+from raftq.storage.walk import Condition, Walk
 
 GROUPS = [0, 1, 2, 3]
 
@@ -169,7 +171,8 @@ def test_the_log_itself_says_what_was_decided(world):
     for row in decision.rows:
         directory = identities.group_directory(row.group)
         stored = read_replica(
-            offline.disk.names(directory), lambda name, d=directory: offline.disk.open(f"{d}/{name}")
+            offline.disk.names(directory),
+            lambda name, d=directory: offline.disk.open(f"{d}/{name}"),
         )
         assert not stored.problems
         live = stored.ranges[-1]
@@ -262,3 +265,133 @@ def run_cut(offline, work):
     finally:
         offline.machine.kill()
     raise InvalidArgument("it was not cut")
+
+
+# --- One group, while the others go on ------------------------------------------------------------
+
+
+def make_amnesiac(offline, group, monkeypatch):
+    """As if the end of the log had been damaged; that stands in its segments from then on."""
+
+    def work(environment):
+        made = making.load(environment.disk).get(group, making.NOTHING)
+        identity = identities.stored(environment.disk, boot=environment.boot)
+        directory = identities.group_directory(group)
+        with monkeypatch.context() as patch:
+            patch.setattr(Walk, "condition", property(lambda _: Condition.AMNESIAC))
+            log = GroupLog.open(
+                environment.disk,
+                environment.clock,
+                directory,
+                incarnation=made.incarnation or identity.incarnation,
+                boot=environment.boot,
+            )
+        log.close()
+
+    offline.run(work)
+
+
+def test_an_amnesiac_majority_goes_on_from_the_copy_that_is_chosen(world, monkeypatch):
+    queue = begun(world)
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+    world.run(1)
+    before = count_messages(world, "n1", queue)
+    for name in NAMES:
+        world.kill(name)
+        make_amnesiac(Offline(world, name), 1, monkeypatch)
+    world.start()
+    for group in (0, 2, 3):
+        world.leader(group)
+    world.run(3)
+    assert not any(node.host.groups[1].leading for node in world.nodes.values())
+    world.kill("n1")
+    offline = Offline(world, "n1")
+    (held,) = [each for each in offline.holdings() if each.group == 1]
+    assert held.condition == "amnesiac"
+    assert held.obstacle == ""
+    decision = offline.decide([1])
+    assert decision.cluster == 0
+    offline.finish()
+    (held,) = [each for each in offline.holdings() if each.group == 1]
+    assert held.condition == "ok"
+    assert held.membership.voters == (decision.rows[0].replica,)
+    world.start("n1")
+    world.until(lambda: 1 in world.nodes["n1"].host.groups, 20)
+    assert world.leader(1) == "n1"
+    wait_until_changed(world, "n2")
+    wait_until_changed(world, "n3")
+    world.until(lambda: all(world.digests_agree(group) for group in GROUPS))
+    assert count_messages(world, "n2", queue) == before
+    for name in NAMES:
+        (aside,) = making.moved_aside(world.machines[name].disk)
+        assert aside.startswith("group-1.forgot-")
+    world.kill("n1")
+    for partition in range(3):
+        publish_somewhere(world, queue, partition)
+
+
+def test_a_recovery_of_a_group_that_has_gone_on_is_void_and_says_so(world):
+    """Its directory lay in a drawer while the group replaced it."""
+    queue = begun(world)
+    world.kill("n1")
+    offline = Offline(world, "n1")
+    group = queue["partitions"][0]["group"]
+    work = {node.host.groups[group].replica for node in world.nodes.values()}
+    world.kill("n2")
+    for path in world.machines["n2"].disk.paths():
+        if path.startswith(f"group-{group}/"):
+            world.machines["n2"].disk.lose_file(path)
+    decision = offline.decide([group])
+    kept = offline.keep()
+    # Without the decision the group replaces what n2 lost, and goes on.
+    offline.disk.remove(recover.PATH)
+    world.start("n1")
+    world.start("n2")
+    wait_until_changed(world, "n2")
+    assert world.group("n2", group).replica not in work
+    world.kill("n1")
+    world.wipe("n1")
+    restore(offline.disk, kept)
+    world.start("n1")
+    world.run(5)
+    assert world.nodes["n1"].replicas.void == {group: (world.group("n2", group).replica,)}
+    assert group not in world.nodes["n1"].host.groups
+    assert world.connect("n1").try_control(do="status")["void"] == [group]
+    assert decision.rows[0].replica > world.group("n2", group).replica
+    publish_somewhere(world, queue, 0)
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+
+def test_group_0_is_recovered_with_all_others_or_not_at_all(world):
+    begun(world)
+    lose_all_but(world, "n1")
+    offline = Offline(world, "n1")
+    with pytest.raises(InvalidArgument, match="use --all"):
+        offline.decide([0])
+    with pytest.raises(InvalidArgument, match="no replica here"):
+        offline.decide([9])
+    assert recover.PATH not in offline.disk.names("")
+
+
+def test_a_log_with_a_hole_is_no_survivor(world):
+    queue = begun(world)
+    group = queue["partitions"][0]["group"]
+    for _ in range(20):
+        publish_somewhere(world, queue, 0)
+    world.run(1)
+    lose_all_but(world, "n1")
+    offline = Offline(world, "n1")
+    disk = offline.disk
+    directory = identities.group_directory(group)
+    stored = read_replica(disk.names(directory), lambda name: disk.open(f"{directory}/{name}"))
+    live = stored.ranges[0]
+    path = f"{directory}/{live.name}"
+    disk.flip_bit(path, live.start + (live.stop - live.start) // 2)
+    (held,) = [each for each in offline.holdings() if each.group == group]
+    assert held.condition == "damaged"
+    assert "lost here" in held.obstacle
+    with pytest.raises(InvalidArgument, match="use another survivor"):
+        offline.decide()

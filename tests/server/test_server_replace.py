@@ -54,14 +54,14 @@ def has_changed(world, victim):
 
 def _group_has_changed(world, victim, group):
     leaders = [
-        node.host.groups[group]
+        node
         for node in world.nodes.values()
         if group in node.host.groups and node.host.groups[group].leading
     ]
     if len(leaders) != 1:
         return False
-    machine = next(n for n in world.nodes.values() if n.host.groups[group].leading).metadata.machine
-    raft = leaders[0].raft
+    machine = leaders[0].metadata.machine
+    raft = leaders[0].host.groups[group].raft
     known = machine.group(group)
     return (
         not known.leaving
