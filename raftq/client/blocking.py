@@ -194,7 +194,7 @@ class BlockingProducer:
         self,
         bodies: Sequence[bytes],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[bytes | None] | bytes | None = None,
         headers: Sequence[Headers | None] | Headers | None = None,
         **options: Unpack[ManyOptions],
     ) -> Receipts:

@@ -96,7 +96,7 @@ class Client:
         queue: str,
         bodies: Sequence[bytes],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[bytes | None] | bytes | None = None,
         headers: Sequence[Headers | None] | Headers | None = None,
         **options: Unpack[ManyOptions],
     ) -> Receipts:

@@ -197,6 +197,20 @@ def read_options(options: Mapping[str, Any]) -> tuple[Extras, int, int]:
     return (PLAIN if extras == PLAIN else extras), delay_us, ttl_us
 
 
+def each_key(keys: object, count: int) -> Sequence[bytes | None] | None:
+    """A key for each of `count` messages: one each, one for all, or None where there are none.
+
+    Raises: InvalidArgument.
+    """
+    if keys is None or isinstance(keys, list | tuple):
+        return each(keys, count, "keys")
+    if isinstance(keys, bytes):
+        return [keys] * count
+    raise InvalidArgument(
+        f"keys is a list with a key for each message, or one key, not {keys!r:.100}"
+    )
+
+
 def each(value: object, count: int, name: str) -> Sequence[Any] | None:
     """A list of one value per message, or None where one value is meant for all.
 

@@ -27,6 +27,7 @@ from raftq.client.options import (
     check_names,
     duration_us,
     each,
+    each_key,
     read_options,
 )
 from raftq.client.outbox import Outbox
@@ -188,11 +189,13 @@ class Producer:
         self,
         bodies: Sequence[bytes],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[bytes | None] | bytes | None = None,
         headers: Sequence[Headers | None] | Headers | None = None,
         **options: Unpack[ManyOptions],
     ) -> Receipts:
         """Publish many messages; one receipt each, in their order.
+
+        `keys` has one for each message, or is one for all; so is every option.
 
         Raises: the first error that a batch met, with the positions of all messages that were not
         acknowledged in `failed`.
@@ -202,7 +205,7 @@ class Producer:
         count = len(bodies)
         if not count:
             return Receipts([])
-        each_key = each(keys, count, "keys") if keys is not None else None
+        own_keys = each_key(keys, count)
         each_header = each(headers, count, "headers")
         if each_header is None and headers is not None:
             each_header = [cast("Headers", headers)] * count
@@ -211,13 +214,13 @@ class Producer:
         if options.keys() - {"acks", "delay", "ttl"} or any(
             isinstance(value, list | tuple) for value in options.values()
         ):
-            batches, positions = self._add_each(bodies, each_key, each_header, options)
+            batches, positions = self._add_each(bodies, own_keys, each_header, options)
         else:
             check_acks(options.get("acks", ACKS))
             delay_us = duration_us(cast("float", options.get("delay", 0.0)), "delay")
             ttl_us = duration_us(cast("float", options.get("ttl", 0.0)), "ttl")
-            check_extras(each_key, each_header)
-            batches, positions = self._cut(bodies, each_key, each_header, delay_us, ttl_us)
+            check_extras(own_keys, each_header)
+            batches, positions = self._cut(bodies, own_keys, each_header, delay_us, ttl_us)
         return await collect(batches, positions)
 
     async def flush(self) -> None:
@@ -410,6 +413,10 @@ class Producer:
             raise InvalidArgument(f"the producer for {self.queue!r} is closed; open another one")
 
     def _checked(self, bodies: Sequence[bytes]) -> Sequence[bytes]:
+        if not isinstance(bodies, Sequence) or isinstance(
+            bodies, str | bytes | bytearray | memoryview
+        ):
+            raise InvalidArgument(f"bodies is a list of bytes, not {bodies!r:.100}")
         if set(map(type, bodies)) - {bytes}:
             bodies = list(map(as_bytes, bodies))
         largest = max(map(len, bodies), default=0)

@@ -189,8 +189,10 @@ class Receiver(Generic[AnyMessage]):
 
 def check_receive(max_messages: int, wait: float) -> None:
     """Raises: InvalidArgument."""
-    if not 1 <= max_messages <= MAX_RECEIVE_MESSAGES:
-        raise InvalidArgument(f"max_messages is 1 to {MAX_RECEIVE_MESSAGES}, not {max_messages}")
+    if not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_RECEIVE_MESSAGES:
+        raise InvalidArgument(
+            f"max_messages is 1 to {MAX_RECEIVE_MESSAGES}, not {max_messages!r:.100}"
+        )
     longest = MAX_WAIT_MICROS // SECOND_US
-    if not 0 <= wait <= longest:
-        raise InvalidArgument(f"wait is 0 to {longest} seconds, not {wait}")
+    if not isinstance(wait, int | float) or not 0 <= wait <= longest:
+        raise InvalidArgument(f"wait is 0 to {longest} seconds, not {wait!r:.100}")

@@ -31,6 +31,7 @@ _GROUP_COUNTERS = {
     "raftq_group_repaired_entries": "Lost entries that were fetched from other replicas.",
     "raftq_group_scrubbed_bytes": "Bytes of sealed files that were read again and verified.",
     "raftq_group_written_bytes": "Bytes written to the log since the node started.",
+    "raftq_group_failed_snapshots": "Snapshots that came to nothing since the node started.",
     "raftq_group_log_time_alarms": "Entries made here whose log time was beside the clocks.",
 }
 
@@ -150,6 +151,8 @@ class NodeCollector(Collector):
             counters["raftq_group_syncs"].add_metric(label, group.log.syncs)
             alarms = group.log_time_alarm.count
             counters["raftq_group_log_time_alarms"].add_metric(label, alarms)
+            failed = group.snapshotter.failures
+            counters["raftq_group_failed_snapshots"].add_metric(label, failed)
             counters["raftq_group_written_bytes"].add_metric(label, group.log.bytes_written)
         yield from gauges.values()
         yield from counters.values()

@@ -7,8 +7,10 @@ such place. If one is still being drawn there, that place is passed over.
 
 A snapshot has one index: the machine yields it in slices, as it was when asked, and one slice is
 drawn per pass of the loop, so that nothing waits longer than a slice takes (about 5 ms). It counts
-only once it is durable; until then the older one and the log behind it are kept. One that fails
-(a full disk) is forgotten and said; the next is taken when as much has been applied again.
+only once it is durable; until then the older one and the log behind it are kept. One that fails (a
+full disk, or a machine that cannot tell its state) is forgotten, counted and said; the next is taken
+when as much has been applied again. Nothing promised depends on a snapshot, and all replicas of a
+group would meet the same bug at the same index: so none of them is stopped by it.
 
 A digest is taken at every multiple of `checkpoint_entries`; leaders send theirs in heartbeats, and a
 replica whose digest differs at the same index has diverged.
@@ -40,6 +42,8 @@ class Snapshotter:
         self._is_wanted = False
         self._slices: Iterator[bytes] | None = None
         self._writer: SnapshotWriter | None = None
+        self.failures = 0
+        """Snapshots that came to nothing since the node started."""
 
     def applied(self, entry: Entry) -> None:
         """The machine has applied `entry`, and nothing after it."""
@@ -64,9 +68,13 @@ class Snapshotter:
         group = self._group
         membership = group.raft.membership_at(last.index)
         meta = SnapshotMeta(last.index, last.term, last.chain, last.log_time, membership)
-        self._slices = group.machine.snapshot()
-        self._writer = group.log.begin_snapshot(meta, self._over)
         self._is_wanted = False
+        try:
+            self._slices = group.machine.snapshot()
+        except Exception as error:
+            self._bug(error)
+            return
+        self._writer = group.log.begin_snapshot(meta, self._over)
         self._loop.call_soon(self._draw)
 
     def _draw(self) -> None:
@@ -74,7 +82,13 @@ class Snapshotter:
         assert self._writer is not None
         if self._group.stopped:
             return
-        piece = next(self._slices, None)
+        try:
+            piece = next(self._slices, None)
+        except Exception as error:
+            self._writer.abandon()
+            self._slices = self._writer = None
+            self._bug(error)
+            return
         if piece is None:
             self._writer.finish()
             return
@@ -88,6 +102,14 @@ class Snapshotter:
         self._slices = None
         self._writer = None
         if problem is not None:
-            _log.warning("snapshot failed", group=self._group.group, reason=problem)
+            self._failed(problem)
         elif not self._group.stopped:
             self._group.raft.compacted()
+
+    def _failed(self, reason: str) -> None:
+        self.failures += 1
+        _log.warning("snapshot failed", group=self._group.group, reason=reason)
+
+    def _bug(self, error: Exception) -> None:
+        self._failed(f"internal error: {error!r}")
+        self._loop.call_exception_handler({"message": "a snapshot failed", "exception": error})

@@ -123,11 +123,13 @@ class GroupRecovered(_Command, frozen=True, tag="recovered"):
     """All ids up to this one may have been given away by the same decision."""
 
 
-class CreateQueue(_Command, frozen=True, tag="create_queue"):
+class CreateQueue(_Command, frozen=True, tag="create_queue", omit_defaults=True):
     """A queue of this name and configuration."""
 
     name: str
     config: dict[str, Any]
+    even: bool = False
+    """Where its partitions go: as the ring proposes now, or as it did when that was not said."""
 
 
 class UpdateQueue(_Command, frozen=True, tag="update_queue"):

@@ -59,7 +59,7 @@ def create(tables: Tables, command: CreateQueue) -> QueueReply:
         config=command.config,
         version=1,
         state="creating",
-        groups=_placed(tables, tables.next_queue, partitions),
+        groups=_placed(tables, tables.next_queue, partitions, even=command.even),
         reported=(0,) * partitions,
     )
     tables.next_queue = QueueId(tables.next_queue + 1)
@@ -216,14 +216,14 @@ def _checked_partitions(config: dict[str, Any]) -> int:
     return partitions
 
 
-def _placed(tables: Tables, queue: QueueId, partitions: int) -> tuple[GroupId, ...]:
+def _placed(tables: Tables, queue: QueueId, partitions: int, *, even: bool) -> tuple[GroupId, ...]:
     ring = tables.ring()
     if ring is None:
         raise Busy("no group is ready to host a queue; retry", retry_after=RETRY_AFTER_SECONDS)
     load = dict(tables.load)
     groups: list[GroupId] = []
     for partition in range(partitions):
-        group = ring.place(queue, Partition(partition), load)
+        group = ring.place(queue, Partition(partition), load, even=even)
         load[group] = load.get(group, 0) + 1
         groups.append(group)
     return tuple(groups)

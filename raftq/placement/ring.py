@@ -4,8 +4,8 @@ Theory of operation. Each group stands at `virtual_nodes` points of a ring of 2*
 one point, and belongs to the first group clockwise from it. More groups take over arcs from those
 that are there, in equal shares, and nothing else changes. With 128 points a group, shares differ by
 about a tenth (one over the square root); what is left of the imbalance, and the small numbers of a
-small cluster, the bound takes away: no group is proposed that holds more than 5/4 of the average,
-the next one clockwise is.
+small cluster, the bound takes away: no group is proposed that would hold more than 5/4 of the average,
+rounded down, unless every group holds as much already; the next one clockwise is.
 
     a group's points:     xxh3_64("group" || u32 group || u32 number), number from 0
     a partition's point:  xxh3_64("place" || u32 queue || u32 partition)
@@ -66,15 +66,24 @@ class Ring:
                 if len(met) == len(self.groups):
                     return
 
-    def place(self, queue: QueueId, partition: Partition, load: Mapping[GroupId, int]) -> GroupId:
+    def place(
+        self,
+        queue: QueueId,
+        partition: Partition,
+        load: Mapping[GroupId, int],
+        *,
+        even: bool = True,
+    ) -> GroupId:
         """The group proposed for a partition that none hosts yet.
 
         `load` is what each group hosts by now, in whatever unit one more partition counts as one;
         groups that it does not name host nothing, and groups that the ring does not know are not
-        counted.
+        counted. Not `even` is how it was once: with few partitions 5/4 of the average, rounded up,
+        is twice the average, and a group could stay empty beside two that had two each.
         """
-        total = 1 + sum(load.get(group, 0) for group in self.groups)
-        bound = -(-total * LOAD_NUMERATOR // (len(self.groups) * LOAD_DENOMINATOR))
+        loads = [load.get(group, 0) for group in self.groups]
+        share, count = (1 + sum(loads)) * LOAD_NUMERATOR, len(self.groups) * LOAD_DENOMINATOR
+        bound = max(share // count, 1 + min(loads)) if even else -(-share // count)
         for group in self.preferences(queue, partition):
             if load.get(group, 0) < bound:
                 return group

@@ -157,7 +157,7 @@ class Admin:
     def _create_queue(self, request: Request, wanted: dict[str, Any]) -> None:
         config = QueueConfig.from_user(wanted["config"]).to_map()
         name = control.check_queue_name(wanted["name"])
-        command = CreateQueue(name=name, config=config)
+        command = CreateQueue(name=name, config=config, even=True)
         self._propose_queue(request, encode(command), self._once_active(request, name))
 
     def _update_queue(self, request: Request, wanted: dict[str, Any]) -> None:

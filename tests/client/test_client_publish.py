@@ -1,6 +1,7 @@
 """Publishing: batches, receipts, and every way in which an answer can be lost."""
 
 import asyncio
+import re
 
 import pytest
 from fake_server import K, no_quorum, run
@@ -325,6 +326,45 @@ def test_options_per_message_take_the_slow_way():
             messages = await client.receive("orders", max_messages=2)
             assert [message.timestamp for message in messages] == [5.0, 6.5]
             assert [message.headers for message in messages] == [{"h": "v"}] * 2
+
+    run(scenario)
+
+
+def test_one_key_may_stand_for_all():
+    async def scenario(cluster):
+        cluster.create_queue("orders", partitions=5)
+        async with cluster.client() as client:
+            receipts = await client.send_many("orders", [b"a", b"b", b"c"], keys=b"k")
+            assert len({receipt.partition for receipt in receipts}) == 1
+            slow = await client.send_many("orders", [b"d", b"e"], keys=b"k", timestamp=[5.0, 6.0])
+            messages = await client.receive("orders", max_messages=10)
+            assert [message.key for message in messages] == [b"k"] * 5
+            assert slow[0].partition == receipts[0].partition
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "options", "says"),
+    [
+        (5, {}, "bodies is a list of bytes, not 5"),
+        (b"ab", {}, "bodies is a list of bytes, not b'ab'"),
+        ("ab", {}, "bodies is a list of bytes, not 'ab'"),
+        (None, {}, "bodies is a list of bytes, not None"),
+        ([5], {}, "encode it first"),
+        ([b"a"], {"keys": "k"}, "keys is a list"),
+        ([b"a"], {"keys": 7}, "keys is a list"),
+        ([b"a"], {"keys": [b"k", b"l"]}, "2 items for 1 messages"),
+        ([b"a"], {"headers": 7}, "headers are a map"),
+    ],
+)
+def test_what_cannot_be_sent_is_said_by_name(bodies, options, says):
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client() as client:
+            with pytest.raises(InvalidArgument, match=re.escape(says)):
+                await client.send_many("orders", bodies, **options)
+            assert (await client.send("orders", b"a")).offset == 0
 
     run(scenario)
 

@@ -59,6 +59,20 @@ def test_an_empty_queue_waits_and_wakes():
     run(scenario, nodes=2, groups=3)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"max_messages": "x"}, {"max_messages": 1.5}, {"max_messages": None}, {"wait": "long"}],
+)
+def test_what_is_no_number_is_refused_by_name(options):
+    async def scenario(cluster):
+        cluster.create_queue("orders")
+        async with cluster.client() as client:
+            with pytest.raises(InvalidArgument, match=next(iter(options))):
+                await client.receive("orders", **options)
+
+    run(scenario)
+
+
 def test_never_more_than_max_messages():
     """Messages in every group, and one is asked for: one is in flight, wherever it came from."""
 

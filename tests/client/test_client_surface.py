@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import inspect
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -367,3 +369,24 @@ def test_only_options_that_this_version_takes_are_advised():
     assert only | messages == LATER
     with pytest.raises(InvalidArgument, match=r"no option 'prio'; there are timestamp, acks$"):
         check_names({"prio": 1}, MessageOptions)
+
+
+def test_the_public_names_load_when_they_are_asked_for():
+    """Whoever only wants the command line can be interrupted at once, and waits for nothing."""
+    code = (
+        "import sys, raftq, raftq.cli\n"
+        "def loaded(): return [name for name in sys.modules if name.startswith('raftq.client')]\n"
+        "assert not loaded() and 'asyncio' not in sys.modules\n"
+        "from raftq import Timeout\n"
+        "assert not loaded()\n"
+        "from raftq import *\n"
+        "for name in raftq.__all__: assert getattr(raftq, name) is globals()[name]\n"
+        "assert set(raftq.__all__) <= set(dir(raftq))\n"
+        "assert 'raftq.server' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=30)
+
+
+def test_a_name_that_there_is_not():
+    with pytest.raises(AttributeError, match="has no attribute 'Brocker'"):
+        raftq.Brocker  # noqa: B018

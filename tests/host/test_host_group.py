@@ -334,6 +334,38 @@ def test_after_a_snapshot_that_failed_the_next_is_taken():
         assert world.nodes["n1"].failures == []
 
 
+def _raise_at_once():
+    raise ZeroDivisionError("a bug")
+
+
+def _raise_later():
+    yield b"a slice"
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("buggy", [_raise_at_once, _raise_later])
+def test_a_machine_that_cannot_tell_its_state_goes_on_and_is_asked_again(buggy):
+    with World("n1", tuning=Tuning(snapshot_entries=20)) as world:
+        world.start()
+        group = world.group(world.led())
+        reported = []
+        world.loop.call_exception_handler = reported.append
+        snapshot = group.machine.snapshot
+        group.machine.snapshot = buggy
+        for number in range(70):
+            if number == 30:
+                world.run(0.5)
+                assert len(reported) == group.snapshotter.failures == 1
+                assert group.log.snapshot.index == 0
+                group.machine.snapshot = snapshot
+            heard = world.propose("n1", b"%d" % number)
+            world.until(lambda heard=heard: heard)
+        world.run(0.5)
+        assert group.log.snapshot.index >= 40
+        assert group.quarantined is None
+        assert not [name for name in world.machines["n1"].disk.paths() if name.endswith(".tmp")]
+
+
 def test_a_machine_that_differs_is_found_by_its_digest():
     with World(tuning=Tuning(checkpoint_entries=5)) as world:
         world.start()

@@ -60,6 +60,7 @@ COMMANDS = {
         highest=(1 << 22) + 2,
     ),
     "create_queue": CreateQueue(name="orders", config=CONFIG),
+    "create_queue_evenly": CreateQueue(name="orders", config=CONFIG, even=True),
     "update_queue": UpdateQueue(name="orders", config={}, expected_version=300),
     "delete_queue": DeleteQueue(name="orders", force=True),
     "partition_ready": PartitionReady(queue=2**32 - 1, partition=1023, version=2),
@@ -90,7 +91,7 @@ def test_commands_have_the_golden_bytes(name):
     header = same_as_golden(name, encode(COMMANDS[name]))
     assert commands.decode(header, b"") == COMMANDS[name]
     assert header[0] == 1
-    assert cbor2.loads(header[1:])["do"] == name
+    assert name.startswith(cbor2.loads(header[1:])["do"])
 
 
 def test_every_command_has_golden_bytes_and_a_handler():

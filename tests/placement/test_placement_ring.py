@@ -68,6 +68,30 @@ def test_load_stays_within_a_quarter_above_the_average(count, virtual_nodes):
     assert max(load.values()) <= -(-len(PARTITIONS) * 5 // (4 * count))
 
 
+@pytest.mark.parametrize("queue", range(40))
+def test_with_few_partitions_no_group_stays_empty(queue):
+    ring = Ring([1, 2, 3])
+    load = {}
+    for partition in range(7):
+        group = ring.place(queue, partition, load)
+        load[group] = load.get(group, 0) + 1
+        counts = [load.get(group, 0) for group in (1, 2, 3)]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_as_it_was_once_a_group_could_stay_empty():
+    """What is in logs already is placed as it was."""
+    ring = Ring([1, 2, 3])
+    found = set()
+    for queue in range(40):
+        load = {}
+        for partition in range(4):
+            group = ring.place(queue, partition, load, even=False)
+            load[group] = load.get(group, 0) + 1
+        found.add(tuple(sorted(load.values())))
+    assert found == {(2, 2), (1, 1, 2)}
+
+
 def test_virtual_nodes_even_out_the_shares():
     def spread(virtual_nodes):
         counts = Counter(proposals(Ring(range(1, 11), virtual_nodes)))
