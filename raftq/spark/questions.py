@@ -39,7 +39,10 @@ AUDITS: Final = {
     "machine": Question("do the machines of all replicas come to the same state?", "entries"),
 }
 
-HEADERS: Final = ("node", "group", "index", "chain", "chain_ok", "marked", "error", "batches")
+HEADERS: Final = (
+    *("node", "group", "index", "kind", "commands"),
+    *("chain", "chain_ok", "marked", "error", "batches"),
+)
 """The columns of entries that the audits need; batches come nested in them."""
 
 

@@ -15,6 +15,9 @@ from spark_replicas import QUEUE, Author, flip, read, segments, write_cluster, w
 from xxhash import xxh3_64_intdigest
 
 from raftq.errors import InvalidArgument
+from raftq.raft import Membership
+from raftq.raft.entry import MEMBERSHIP, Command
+from raftq.raft.membership import encode
 from raftq.spark.audits.acknowledged import acknowledged
 from raftq.spark.audits.duplicates import duplicates
 from raftq.spark.audits.integrity import integrity
@@ -23,6 +26,7 @@ from raftq.spark.audits.order import order, suspicions
 from raftq.spark.audits.replicas import replicas
 from raftq.spark.ledger import read_ledger
 from raftq.spark.tables import columns_of, signed
+from raftq.storage.recovered import encode_recovered
 
 PRODUCER = (1 << 64) - 2
 KEYS = [b"a", b"b", b"a"]
@@ -280,6 +284,20 @@ def test_replicas_names_who_is_behind_and_what_a_minority_holds(spark, tmp_path)
         ("n2", None, None, "is behind: holds what was committed up to entry 4 of 6"),
         ("n3", None, None, "is behind: holds what was committed up to entry 3 of 6"),
     ]
+
+
+def test_replicas_tells_where_a_majority_was_given_up(spark, tmp_path):
+    author = build_author()
+    members = Command(encode(Membership((9,), retired=3)))
+    author.add(members, kind=MEMBERSHIP)
+    author.add(members, encode_recovered({"node": "n1", "replica": 9}), kind=MEMBERSHIP)
+    write_cluster(tmp_path, author)
+    tables = Tables(spark, tmp_path)
+    violations, notes = told(replicas(tables.replicas, tables.entries))
+    assert violations == []
+    ((node, _, _, detail),) = notes
+    assert node is None
+    assert detail.startswith("the majority was given up behind entry 7, and")
 
 
 # --- Acknowledged ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ NAME: Final = "replicas"
 
 
 def replicas(replica_table: DataFrame, entries: DataFrame) -> Answer:
-    """Needs of entries: node, group, index, chain, chain_ok, marked."""
+    """Needs of entries: node, group, index, kind, commands, chain, chain_ok, marked."""
     marked = entries.where("marked and chain is not null")
     held = marked.groupBy("group", "index").agg(
         F.min("chain").alias("lowest"),
@@ -39,6 +39,7 @@ def replicas(replica_table: DataFrame, entries: DataFrame) -> Answer:
             _other_bytes(different.where("lowest = highest and not chain_ok")),
             _behind(replica_table),
             _absent(replica_table),
+            _recovered(entries),
             _on_a_minority(replica_table),
         ),
         summary(held, F.count("*"), copies=F.sum("copies")),
@@ -100,6 +101,16 @@ def _absent(replica_table: DataFrame) -> DataFrame:
         replica_table.select("node", "group"), ["node", "group"], "left_anti"
     )
     return findings(absent, NAME, F.lit("has no replica of this group"), is_note=True)
+
+
+def _recovered(entries: DataFrame) -> DataFrame:
+    decided = entries.where("kind = 'membership' and commands > 1").select("group", "index")
+    detail = F.format_string(
+        "the majority was given up behind entry %d, and the group went on from one replica "
+        "(raftq cluster recover; raftq log inspect --entries tells more)",
+        F.col("index") - 1,
+    )
+    return findings(decided.distinct(), NAME, detail, is_note=True)
 
 
 def _on_a_minority(replica_table: DataFrame) -> DataFrame:
