@@ -154,8 +154,12 @@ def _show(name: str, holdings: list[Holding], chosen: list[GroupId]) -> None:
             print_text(f"- {warning}")
 
 
+def _may_ask() -> bool:
+    return sys.stdin.isatty()
+
+
 def _confirm(name: str, *, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
+    if as_json or not _may_ask():
         raise InvalidArgument(
             "nothing was done: it is confirmed by --yes where nobody can be asked"
         )

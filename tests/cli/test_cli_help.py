@@ -20,7 +20,7 @@ COMMANDS = list(leaves(typer.main.get_command(app)))
 
 def test_the_commands_that_scripts_rely_on_are_there():
     expected = """
-        dev, node, send, receive, tail, cluster status, cluster replace, log inspect, log verify, simulate, bench,
+        dev, node, send, receive, tail, cluster status, cluster replace, cluster recover, log inspect, log verify, simulate, bench,
         audit, demo, queue create, queue list, queue describe, queue update, queue delete,
         queue purge, dead list, dead peek, dead redrive, dead purge
     """

@@ -200,14 +200,18 @@ def test_a_node_does_not_start_before_it_is_finished(world):
 
 
 @pytest.mark.parametrize("is_power_lost", [False, True])
-def test_a_crash_anywhere_leaves_old_or_new(is_power_lost):
-    """Every operation of the disk is cut once; what is found then is started."""
+@pytest.mark.parametrize("is_amnesiac", [False, True])
+def test_a_crash_anywhere_leaves_old_or_new(is_power_lost, is_amnesiac, monkeypatch):
+    """Every operation of the disk is cut, by a kill or by a power loss."""
     with World(groups=1) as world:
-        begun(world)
+        queue = begun(world)
         lose_all_but(world, "n1")
         offline = Offline(world, "n1")
+        if is_amnesiac:
+            make_amnesiac(offline, 1, monkeypatch)
         disk = offline.disk
         kept = offline.keep()
+        before = 15
 
         def work(environment):
             identity = identities.stored(environment.disk, boot=environment.boot)
@@ -220,7 +224,7 @@ def test_a_crash_anywhere_leaves_old_or_new(is_power_lost):
         total = disk.operations - begin
         assert total > 20
         seen = set()
-        for cut in range(1, total + 1):
+        for cut in range(1 + is_power_lost, total + 1, 2):
             world.wipe("n1")
             restore(disk, kept)
             disk.crash_at = disk.operations + cut
@@ -244,9 +248,11 @@ def test_a_crash_anywhere_leaves_old_or_new(is_power_lost):
                 assert len(each.membership.voters) == 1
                 assert each.obstacle == ""
             assert offline.disk.names("").count(recover.PATH) == 0
-            if cut % 5 == 0:
+            assert len(making.moved_aside(disk)) == is_amnesiac
+            if cut % 15 == 0:
                 world.start("n1")
                 assert world.leader(1) == "n1"
+                assert count_messages(world, "n1", queue) == before
                 world.kill("n1")
         assert seen == {"old", "new"}
 
