@@ -98,9 +98,9 @@ async def _say_what_is_missing(processes: Processes) -> None:
             if reasons and said.get(name) != reasons:
                 said[name] = reasons
                 print_note(
-                    f"{name} is not ready: {'; '.join(reasons)}. A node whose data is gone cannot "
-                    f"be replaced in this version: restore {processes.directory(name)}, or begin "
-                    f"anew with another --data. Else see {processes.log_path(name)}"
+                    f"{name} is not ready: {'; '.join(reasons)}. If its data is gone, let the new "
+                    f"directory take its place, once the others are ready: raftq cluster replace {name}. "
+                    f"Else see {processes.log_path(name)}"
                 )
 
 

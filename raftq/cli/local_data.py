@@ -28,12 +28,18 @@ class Found(NamedTuple):
 
     there: tuple[str, ...]
     founders: dict[str, Address]
+    given_up: tuple[str, ...] = ()
+    """Those whose data is of the cluster as it was before its majority was given up."""
+    is_recovered: bool = False
+    """Whether a majority was given up once, so that fewer may be there."""
 
 
 def look(data: Path) -> Found:
     """Which cluster a directory holds."""
     there: list[str] = []
     founders: dict[str, Address] = {}
+    clusters: dict[str, object] = {}
+    former: list[object] = []
     for path in sorted(data.glob(f"n[0-9]/{_IDENTITY}")):
         there.append(path.parent.name)
         with suppress(OSError, ValueError, KeyError, TypeError, Corrupted):
@@ -42,7 +48,10 @@ def look(data: Path) -> Found:
                 there.pop()  # It has promised nothing to anybody yet.
             else:
                 founders = {str(row[0]): Address(row[1], row[2]) for row in fields["members"]}
-    return Found(tuple(there), founders)
+                clusters[path.parent.name] = fields["cluster"]
+                former += fields.get("former", ())
+    given_up = tuple(name for name, cluster in clusters.items() if cluster in former)
+    return Found(tuple(there), founders, given_up, bool(former))
 
 
 def check_is_free(directory: Path) -> None:

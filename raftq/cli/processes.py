@@ -74,6 +74,8 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._listening: set[str] = set()
         self._log_begin: dict[str, int] = {}
+        self._is_alone = False
+        """The cluster was recovered, and some nodes are still to be replaced: one may be all."""
 
     # --- Addresses -----------------------------------------------------------------------------
 
@@ -178,10 +180,18 @@ class Processes:
                 f"{cluster}; start it with --nodes {len(founders)}, or use another directory"
             )
         gone = [name for name in founders if name not in there]
-        if 2 * len(gone) >= len(founders):
+        if found.given_up:
+            names = ", ".join(found.given_up)
+            raise InvalidArgument(
+                f"{cluster}, which was recovered without {names}: together they would be the cluster "
+                f"that was given up; remove the directories of {names} and start again"
+            )
+        self._is_alone = bool(gone) and found.is_recovered
+        if 2 * len(gone) >= len(founders) and not found.is_recovered:
             raise InvalidArgument(
                 f"{cluster}, but the data of {', '.join(gone)} is gone, and without a majority "
-                "nothing can be served: restore what is gone, or use another directory"
+                "nothing can be served: restore what is gone, go on from what is left (raftq cluster "
+                "recover), or use another directory"
             )
 
     def start_node(self, name: str) -> None:
@@ -294,7 +304,7 @@ class Processes:
     async def _wait(self, names: list[str], seconds: float, patience: float | None) -> None:
         """Until all of `names` are ready, or a majority when `patience` is over."""
         begun = asyncio.get_running_loop().time()
-        majority = len(names) // 2 + 1
+        majority = 1 if self._is_alone else len(names) // 2 + 1
         while True:
             running = [name for name in names if self.is_running(name)]
             if len(running) < (len(names) if patience is None else majority):

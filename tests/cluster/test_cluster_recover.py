@@ -16,6 +16,7 @@ import pytest
 import raftq
 from raftq.cli.log import entries_of, find_replicas, read_directory
 from raftq.cli.processes import Processes
+from raftq.errors import InvalidArgument
 from raftq.storage.recovered import recovered_in
 
 pytestmark = pytest.mark.timeout(90)
@@ -86,8 +87,8 @@ async def old_directory_is_refused(processes, old):
     shutil.rmtree(processes.directory("n2"))
 
 
-async def grow_back(processes, client):
-    for name in ("n2", "n3"):
+async def grow_back(processes, client, *, start=True):
+    for name in ("n2", "n3") if start else ():
         processes.start_node(name)
     for name in ("n2", "n3"):
         await until(lambda status, name=name: candidate(status, name), client)
@@ -152,6 +153,39 @@ async def recovered(directory):
         processes.start_node("n1")
         await processes.ready()
         await processes.stop()
+
+
+async def started_again(data):
+    """As `raftq dev` does: what is left is enough, and what was given up is not started beside it."""
+    shutil.copytree(data / "n2", data / "n2.kept")
+    for name in ("n2", "n3"):
+        shutil.rmtree(data / name)
+    command("cluster", "recover", "--data", data / "n1", "--all", "--yes")
+    (data / "n2.kept").rename(data / "n2")
+    processes = Processes(3, data=data)
+    with pytest.raises(InvalidArgument, match="recovered without n2"):
+        await processes.start(patience=1)
+    shutil.rmtree(data / "n2")
+    await processes.start(patience=1)
+    try:
+        async with raftq.AsyncClient(processes.url_of("n1")) as client:
+            await grow_back(processes, client, start=False)
+            assert len(await everything(client)) == 400
+    finally:
+        await processes.stop()
+
+
+async def stopped_cluster(data):
+    async with Processes(3, data=data) as processes:
+        async with processes.client() as client:
+            await filled(client)
+            await asyncio.sleep(1)
+        await processes.stop()
+
+
+def test_a_recovered_local_cluster_starts_with_what_is_left(tmp_path):
+    asyncio.run(stopped_cluster(tmp_path))
+    asyncio.run(started_again(tmp_path))
 
 
 def test_two_disks_of_three_are_gone_and_the_third_goes_on(tmp_path):
