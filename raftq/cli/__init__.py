@@ -6,6 +6,7 @@
     connect      a client for the time of one command
     node, dev    nodes as processes; processes.py starts and kills them
     queue, messages, dead, cluster, log      what users do
+    recover      `raftq cluster recover`: what is said before a majority is given up
     audit, bench, simulate     what judges and measures
     demo/        real input, three processes, one of them killed, everything counted
 

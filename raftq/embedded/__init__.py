@@ -2,6 +2,8 @@
 
     node       one node with its ports, what `raftq node` runs
     cluster    several nodes in the running loop
+    recovery   a stopped node's directory, for `raftq cluster recover`
+    outside    the real clock, disk, network and entropy together
     metrics    what the admin port says of a node
     address    HOST:PORT, and free ones
     ledger     the file in which a client notes what was acknowledged to it; audits read it

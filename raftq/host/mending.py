@@ -140,7 +140,8 @@ class Mending:
         if not group.raft.may_vote:
             return (
                 "amnesiac: it may have forgotten a vote or an entry that it had acknowledged, so it "
-                "follows and is not counted; replace it by a new replica through a membership change"
+                "follows and is not counted; a new replica takes its place as soon as the group is led "
+                "(if a majority is like this for good: raftq cluster recover)"
             )
         if self.needs_snapshot:
             return "its snapshot is lost and is being fetched from the other replicas"

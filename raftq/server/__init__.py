@@ -14,6 +14,8 @@ into a proposal and the applied reply into the answer:
     answering.py                     how a request hears of its proposal
     admin.py      CONTROL            administration; fan-out to group leaders
     reconcile.py  metadata -> world  replicas to make, partitions to configure, reports to make
+    replicas.py   this node's replicas; made.py remembers what was made and moves aside what counts no more
+    recover.py    one replica goes on alone: decided offline (survey.py looks), finished at the start
     members.py    metadata -> world  whose links are accepted, where replicas are, who joins and leaves
 
 Rules

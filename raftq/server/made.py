@@ -8,7 +8,8 @@ earlier time. `former` is there after `raftq cluster recover`: the group's membe
 them when this replica was made its only voter.
 
 A directory whose replica counts no more is moved aside, whole, under a name that nothing opens:
-`group-7.forgot-<incarnation>`. Whoever may need what it holds finds it there; nobody but the
+`group-7.forgot-<incarnation>`. That comes before its successor is noted: cut in between, the group has
+no directory under the old id, and so it is lost, as it was anyway. Whoever may need what it holds finds it there; nobody but the
 operator removes it.
 """
 

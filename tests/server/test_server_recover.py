@@ -354,18 +354,23 @@ def test_a_recovery_of_a_group_that_has_gone_on_is_void_and_says_so(world):
     offline.disk.remove(recover.PATH)
     world.start("n1")
     world.start("n2")
+    world.until(lambda: has_replaced(world, "n2", group, work), 20)
     wait_until_changed(world, "n2")
-    assert world.group("n2", group).replica not in work
     world.kill("n1")
     world.wipe("n1")
     restore(offline.disk, kept)
     world.start("n1")
-    world.run(5)
+    world.until(lambda: world.nodes["n1"].replicas.void, 20)
     assert world.nodes["n1"].replicas.void == {group: (world.group("n2", group).replica,)}
     assert group not in world.nodes["n1"].host.groups
     assert world.connect("n1").try_control(do="status")["void"] == [group]
     assert decision.rows[0].replica > world.group("n2", group).replica
     publish_somewhere(world, queue, 0)
+
+
+def has_replaced(world, name, group, before):
+    running = world.nodes[name].host.groups.get(group)
+    return running is not None and running.replica not in before
 
 
 # --- What is refused ------------------------------------------------------------------------------
