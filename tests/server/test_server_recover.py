@@ -4,7 +4,7 @@ import cbor2
 import pytest
 from server_world import NAMES, World, read_bodies
 from test_server_nodes import begun, publish_somewhere
-from test_server_replace import ask, restore, wait_until_changed
+from test_server_replace import ask, has_replaced, restore, wait_until_changed
 
 from raftq.errors import InvalidArgument
 from raftq.host import identity as identities
@@ -366,11 +366,6 @@ def test_a_recovery_of_a_group_that_has_gone_on_is_void_and_says_so(world):
     assert world.connect("n1").try_control(do="status")["void"] == [group]
     assert decision.rows[0].replica > world.group("n2", group).replica
     publish_somewhere(world, queue, 0)
-
-
-def has_replaced(world, name, group, before):
-    running = world.nodes[name].host.groups.get(group)
-    return running is not None and running.replica not in before
 
 
 # --- What is refused ------------------------------------------------------------------------------

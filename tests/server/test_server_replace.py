@@ -71,6 +71,12 @@ def _group_has_changed(world, victim, group):
     )
 
 
+def has_replaced(world, name, group, before):
+    """Whether the node runs another replica of the group than these."""
+    running = world.nodes[name].host.groups.get(group)
+    return running is not None and running.replica not in before
+
+
 def wait_until_changed(world, victim, seconds=20):
     world.until(lambda: has_changed(world, victim), seconds)
 
@@ -217,6 +223,7 @@ def test_a_lost_replica_comes_back_under_a_new_id(world, group):
     world.kill(victim)
     world.wipe(victim, below=f"group-{group}/")
     world.start(victim)
+    world.until(lambda: has_replaced(world, victim, group, [old]), 20)
     wait_until_changed(world, victim)
     world.until(lambda: world.digests_agree(group))
     assert world.group(victim, group).replica > old
@@ -235,7 +242,7 @@ def test_a_replica_that_forgot_comes_back_under_a_new_id(world):
     replica.want_turn()
     world.run(0.2)
     assert world.machines[victim].disk.names(f"group-{group}").count("amnesiac") <= 1
-    world.until(lambda: world.group(victim, group) is not replica)
+    world.until(lambda: has_replaced(world, victim, group, [replica.replica]), 20)
     wait_until_changed(world, victim)
     world.until(lambda: world.digests_agree(group))
     assert world.group(victim, group).raft.may_vote
