@@ -21,7 +21,8 @@ from raftq.server.made import clear
 from raftq.server.survey import first_membership, newest_snapshot
 from raftq.storage import small_file
 from raftq.storage.group_log import GroupLog
-from raftq.storage.reader import OfflineFile, Replica, entries_in, read_replica
+from raftq.storage.offline import OfflineFile
+from raftq.storage.reader import Replica, entries_in, read_replica
 from raftq.storage.snapshots import encode_header, read_header, snapshot_name
 
 PORTION_BYTES: Final = 8 * MIB

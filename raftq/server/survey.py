@@ -19,7 +19,8 @@ from raftq.raft.entry import MEMBERSHIP
 from raftq.raft.ready import SnapshotMeta
 from raftq.server.made import Made
 from raftq.storage import small_file
-from raftq.storage.reader import OfflineFile, Replica, commands, entries_in, read_replica
+from raftq.storage.offline import OfflineFile
+from raftq.storage.reader import Replica, commands, entries_in, read_replica
 from raftq.storage.recovery import MEMBERS
 from raftq.storage.walk import Condition
 
