@@ -7,7 +7,8 @@ messages. A pair is two windows of the same load: in the first n3 is down, in th
 started again, far behind (it missed at least the first window), and catches up. With `--empty` its
 directory is removed first and it is replaced, so that it begins with nothing, as a learner. The
 windows alternate, and each second one is compared with the mean of those before and behind it, so
-that a machine which grows slower or faster meanwhile counts for neither.
+that a machine which grows slower or faster meanwhile counts for neither. A third window, when n3 has caught
+up and only follows, tells what it costs to have it at all, where it shares processors and disk.
 
 `--load 0` publishes as fast as it goes, from 6 lists in flight; else that share of what was reached
 at first, one list after the other when it is due, however long those before it take. `--nice` lets
@@ -171,7 +172,6 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             nodes.client() as client,
         ):
             await client.create_queue(QUEUE, partitions=1)
-            everybody = await publish(nodes, client, seconds=options.seconds, rate=0)
             nodes.kill(LATE)
             rate = (
                 await publish(nodes, client, seconds=options.seconds, rate=0)
@@ -192,14 +192,21 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     load.cancel()
                     await asyncio.gather(load, return_exceptions=True)
                 whole = await caught_up(nodes, begun)
+                three = await publish(nodes, client, seconds=options.seconds, rate=rate)
                 if nodes.is_running(LATE):
                     nodes.kill(LATE)
                 after = await publish(nodes, client, seconds=options.seconds, rate=rate)
                 rows.append(
                     {
                         "pair": number,
-                        "saturated_by_three": round(everybody.messages_per_second),
                         **compared(during, before, after),
+                        "throughput_following": round(
+                            2
+                            * three.messages_per_second
+                            / (before.messages_per_second + after.messages_per_second),
+                            3,
+                        ),
+                        "p99_ms_following": round(three.p99_ms, 1),
                         "lag_entries": lag,
                         "caught_up_under_load_s": under_load and round(under_load, 1),
                         "caught_up_s": whole and round(whole, 1),
@@ -230,6 +237,8 @@ def main() -> None:
     for what in ("throughput", "p99", "cpu"):
         middle = statistics.median(row[what] for row in rows)
         print(f"{what} while n3 catches up: {middle:.2f} of that without it")
+    middle = statistics.median(row["throughput_following"] for row in rows)
+    print(f"throughput while n3 has caught up and follows: {middle:.2f} of that without it")
     if options.json is not None:
         with options.json.open("a", encoding="ascii") as file:
             file.writelines(

@@ -19,6 +19,7 @@ its peers and the recent part of the log; it owns no socket, file, clock, thread
     checkpoint(i, digest)        the own machine's digest, compared with the leader's
     compacted(), repaired()      the log's snapshot moved; what was unreadable can be read again
     snapshot_chunk(...)          a piece that `Ready.snapshot_send` asked for
+    snapshot_gone(to, index)     the snapshot that it asked for is not held
     snapshot_received(i, valid)  all of `Ready.snapshot_receive` was kept and checked
     log_time()                   the stamp for the next entry (the leader's part of `clock.py`)
     membership, membership_at(i) the configuration in force, and as of an index
@@ -52,8 +53,10 @@ Rules
 10. A read is answered with the commit index of a leader that has committed in its term, once a
     quorum has replied to a heartbeat round begun after the read was asked for. No leases.
 11. Replication starts at the first index that can be read whole; a follower behind gets the
-    snapshot, in chunks tied to sender, term, index and chain; only matching chunks are joined, and
-    a snapshot at or below the receiver's commit index is acknowledged, not installed.
+    snapshot, in chunks tied to the leader's term, index and chain; only matching chunks are joined,
+    also those of the next leader, and a snapshot at or below the receiver's commit index is
+    acknowledged, not installed. Who is far behind and not needed for a quorum gets what the shell
+    allows (`ready.Allowance`).
 12. Nothing is proposed by a leader before its no-op is applied, except the no-op; no membership
     change before the no-op is committed, nor while another one is not, nor during a hand-over.
 13. An amnesiac replica never campaigns and never grants; it answers appends but is not counted. A
@@ -64,7 +67,8 @@ Rules
     matches, read rounds, clocks, who is heard) is counted by `Replica.electorate`, and during a
     joint change on both sides.
 15. Learners get everything and count for nothing. One becomes a voter when it has caught up: it
-    lacks nothing that the log held an election timeout ago. No change is begun to voters of whom no
+    lacks nothing that the log held an election timeout ago, and says that nothing below is lost
+    there. Leadership is handed to nobody who has not said so. No change is begun to voters of whom no
     quorum is heard.
 16. One voter may change at once; more go through a joint configuration, which whoever leads leaves
     when it is committed. Replica ids ascend and are never reused: the configuration remembers the

@@ -95,14 +95,15 @@ def send_entries(leader: Replica, progress: Progress, like: Append | None) -> Ap
     if like is not None and like.prev_index == previous:
         message = Append(like.sender, progress.replica, *like[2:])
     else:
-        before = log.before(index)
-        if before is None:
-            begin_snapshot(leader, progress)
-            return None
+        # Asked first: whoever has to wait costs no read.
         spare = not log.is_recent(index) and _can_do_without(leader, progress)
         if spare and (
             progress.inflight_bytes >= CATCH_UP_INFLIGHT_BYTES or not leader.allowance.may_spend()
         ):
+            return None
+        before = log.before(index)
+        if before is None:
+            begin_snapshot(leader, progress)
             return None
         limit = CATCH_UP_PIECE_BYTES if spare else MAX_APPEND_BYTES
         try:
