@@ -95,8 +95,9 @@ def _show(report: "AuditReport") -> None:
     )
     for each in report.audits:
         _show_findings(each)
+    extent = "" if report.is_whole else " as far as history is held (see the audit released)"
     print_text(
-        f"{report.verdict}: {report.messages:,} messages, {report.copies:,} with all copies, on "
+        f"{report.verdict}{extent}: {report.messages:,} messages, {report.copies:,} with all copies, on "
         f"{len(report.nodes)} nodes in {report.groups} groups, in {report.seconds:.1f} s"
     )
 

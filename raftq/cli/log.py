@@ -20,7 +20,15 @@ from raftq.cli.output import print_error, print_json, print_table, print_text
 from raftq.errors import InvalidArgument
 from raftq.storage.index import PATCH
 from raftq.storage.offline import OpenFile, open_directory
-from raftq.storage.reader import FoundEntry, Replica, entries_in, read_replica
+from raftq.storage.reader import (
+    FoundEntry,
+    LiveRange,
+    Replica,
+    entries_in,
+    is_whole,
+    read_replica,
+    replaced,
+)
 from raftq.storage.recovered import recovered_in
 from raftq.storage.walk import Condition
 
@@ -122,6 +130,9 @@ def inspect(
             "entries",
             "commit mark",
             "segments",
+            "packed",
+            "patches",
+            "not whole",
             "snapshots",
             "problems",
         ),
@@ -133,6 +144,9 @@ def inspect(
                 f"{directory.replica.first_index}..{directory.replica.last_index}",
                 directory.replica.commit_index,
                 len(directory.replica.segments),
+                len(directory.replica.packed),
+                len(patches_of(directory.replica)),
+                _not_whole(directory.replica),
                 len(directory.replica.snapshots),
                 len(directory.replica.problems),
             )
@@ -140,10 +154,51 @@ def inspect(
         ],
     )
     for directory in directories:
+        for sentence in let_go(directory.replica):
+            print_text(f"{directory.path}: {sentence}")
+    for directory in directories:
         for problem in directory.replica.problems:
             print_text(f"{directory.path}: {problem}")
         for reason in directory.replica.repaired:
             print_text(f"{directory.path}: {reason} (nothing is missing: it is repaired)")
+
+
+def patches_of(replica: Replica) -> list[LiveRange]:
+    """The ranges that are read from patches."""
+    return [live for live in replica.ranges if live.segment >= PATCH]
+
+
+def _not_whole(replica: Replica) -> int:
+    return sum(live.not_whole for live in replica.ranges)
+
+
+def let_go(replica: Replica) -> list[str]:
+    """What a replica does not hold any more, in sentences; it is no fault."""
+    found = []
+    base = replica.base
+    if base.index:
+        how = "were released" if replica.released else "are in the snapshot that the log began with"
+        found.append(
+            f"history begins at entry {replica.first_index}: entries up to {base.index} {how}"
+        )
+    if count := _not_whole(replica):
+        found.append(
+            f"{count} entries up to {replica.not_whole_through} are not whole: bodies of settled "
+            "messages gave way to their digests"
+        )
+    return found
+
+
+def _gone_map(replica: Replica) -> dict[str, Any]:
+    """What was let go of, as JSON shows it."""
+    return {
+        "base_index": replica.base.index,
+        "base_chain": replica.base.chain,
+        "base_log_time": replica.base.log_time,
+        "released": replica.released,
+        "not_whole": _not_whole(replica),
+        "not_whole_through": replica.not_whole_through,
+    }
 
 
 def replica_map(directory: Directory) -> dict[str, Any]:
@@ -161,7 +216,18 @@ def replica_map(directory: Directory) -> dict[str, Any]:
         "last_chain": replica.last_chain,
         "commit_index": replica.commit_index,
         "commit_chain": replica.commit_chain,
+        **_gone_map(replica),
         "segments": list(replica.segments),
+        "packed": [packed._asdict() for packed in replica.packed],
+        "patches": [
+            {
+                "name": live.name,
+                "first_index": live.first_index,
+                "last_index": live.last_index,
+                "not_whole": live.not_whole,
+            }
+            for live in patches_of(replica)
+        ],
         "snapshots": [
             {"index": snapshot.index, "problem": snapshot.problem} for snapshot in replica.snapshots
         ],
@@ -184,6 +250,7 @@ def _show_entries(directory: Directory, start: int, limit: int, *, as_json: bool
             "log_time": entry.log_time,
             "bytes": entry.size,
             "chain": entry.chain,
+            "bodies_released": sum(replaced(entry)),
             "proved": found.proved,
             "marked": entry.index <= directory.replica.commit_index,
             "segment": found.segment,
@@ -195,15 +262,16 @@ def _show_entries(directory: Directory, start: int, limit: int, *, as_json: bool
         else:
             is_patch = found.segment >= PATCH
             place = "a patch" if is_patch else f"segment {found.segment}"
-            proof = "" if found.proved else "  NOT PROVED"
+            remark = "" if is_whole(entry) else f"  {fields['bodies_released']} bodies released"
+            remark += "" if found.proved else "  NOT PROVED"
             if recovered:
-                proof += (
+                remark += (
                     f"  RECOVERED on {recovered['node']}: replica {recovered['was']} goes on alone as "
                     f"{recovered['replica']}, without the majority of {recovered['former']}"
                 )
             print_text(
                 f"{entry.index:>10}  term {entry.term}  {fields['kind']:<10} {entry.size:>9} B  "
-                f"{entry.chain.hex()[:16]}  {place} at {found.position}{proof}"
+                f"{entry.chain.hex()[:16]}  {place} at {found.position}{remark}"
             )
         shown += 1
         if shown == limit:
@@ -225,7 +293,8 @@ class Checked(NamedTuple):
 def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
     """Check every entry and snapshot, and compare the replicas of each group with each other.
 
-    Each entry's hash chain is computed anew from its bytes. Ends with status 1 if anything is wrong.
+    Each entry's hash chain is computed anew from its bytes; where bodies were released, from their
+    digests. What was released is no fault and is said. Ends with status 1 if anything is wrong.
 
     ```
     raftq log verify raftq-data
@@ -244,6 +313,7 @@ def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
                 "bytes": each.size,
                 "commit_index": each.directory.replica.commit_index,
                 "commit_chain": each.directory.replica.commit_chain,
+                **_gone_map(each.directory.replica),
                 "problems": each.problems,
                 "repaired": list(each.directory.replica.repaired),
             }
@@ -269,6 +339,8 @@ def verify(paths: PathsArgument, as_json: JsonOption = False) -> None:
                 print_text(f"{each.directory.path}: {problem}")
             for reason in each.directory.replica.repaired:
                 print_text(f"{each.directory.path}: {reason} (repaired)")
+            for sentence in let_go(each.directory.replica):
+                print_text(f"{each.directory.path}: {sentence}")
         for difference in differences:
             print_text(difference)
         if is_sound:
@@ -288,8 +360,11 @@ def _check(directory: Directory) -> Checked:
         for snapshot in replica.snapshots
         if snapshot.problem
     ]
+    if not can_be_replayed(replica):
+        problems.append("no sound snapshot is at or behind what was let go of")
     count = size = 0
-    chains: dict[int, bytes] = {}
+    # What a log begins behind must be what the others have there.
+    chains: dict[int, bytes] = {replica.base.index: replica.base.chain}
     expected = int(replica.first_index)
     for found in entries_of(directory):
         entry = found.entry
@@ -305,6 +380,13 @@ def _check(directory: Directory) -> Checked:
     if expected != replica.last_index + 1:
         problems.append(f"the log should end at {replica.last_index}, it ends at {expected - 1}")
     return Checked(directory, count, size, problems, chains)
+
+
+def can_be_replayed(replica: Replica) -> bool:
+    """Whether a machine can be made: from the beginning of the log, or from a snapshot behind."""
+    lowest = max(replica.base.index, replica.not_whole_through)
+    sound = (snapshot.index for snapshot in replica.snapshots if not snapshot.problem)
+    return not lowest or any(lowest <= index <= replica.last_index for index in sound)
 
 
 def compare(checked: list[Checked]) -> list[str]:

@@ -35,7 +35,7 @@ from raftq.limits import HOLD_MICROS, PENDING_BYTES_MAX
 from raftq.machine import Admission, Buffer, Machine, Meta
 from raftq.observability.logs import logger
 from raftq.raft import Entry, Message, NotLeader, Raft, Role
-from raftq.raft.entry import COMMANDS, NOOP, commands
+from raftq.raft.entry import COMMANDS, NOOP, commands, is_whole
 from raftq.raft.faults import NONE, Faults
 from raftq.storage.group_log import GroupLog
 from raftq.wire.repair_messages import RepairMessage
@@ -380,6 +380,7 @@ class Group:
 
     def _apply_entry(self, entry: Entry) -> None:
         assert entry.index == self.applied_index + 1, "entries are applied in order, each once"
+        assert is_whole(entry), "a digest is no body"
         replies: list[object] = []
         if entry.kind == COMMANDS:
             machine = self.machine

@@ -188,6 +188,14 @@ def is_whole(entry: Entry) -> bool:
     return not entry.vectors[0][_FLAGS_AT] & NOT_WHOLE
 
 
+def replaced(entry: Entry) -> list[bool]:
+    """Of each command, whether its body gave way to its digest. Such a body must not be read as one."""
+    first = entry.vectors[0]
+    count = HEADER.unpack_from(first)[8]
+    lengths = _table(count).unpack_from(first, ENTRY_HEADER_BYTES)[::2]
+    return [bool(length & BODY_IS_DIGEST) for length in lengths]
+
+
 def without_bodies(entry: Entry, is_dead: Callable[[bytes], bool]) -> Entry:
     """The same entry, same chain, with digests in the place of the bodies of some commands.
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from raftq.limits import MIB
+from raftq.raft.entry import Entry
 from raftq.spark.plan import Planned
 from raftq.spark.rows import KINDS, BatchRow, EntryRow, bodies_of, commands
 from raftq.spark.tables import signed
+from raftq.storage.reader import is_whole, replaced
 
 Extracts = dict[str, Callable[[Any], object]]
 
@@ -25,6 +27,9 @@ _REPLICA: Final[Extracts] = {
     "condition": lambda one: one.replica.condition.value,
     "problems": lambda one: list(one.replica.problems),
     "running": lambda one: one.running,
+    "base_index": lambda one: one.replica.base.index,
+    "base_chain": lambda one: one.replica.base.chain,
+    "base_log_time": lambda one: one.replica.base.log_time or None,
     "first_index": lambda one: one.replica.first_index,
     "last_index": lambda one: one.replica.last_index,
     "commit_index": lambda one: one.replica.commit_index,
@@ -41,6 +46,7 @@ _ENTRY: Final[Extracts] = {
     "log_time": lambda row: row.found and row.found.entry.log_time,
     "kind": lambda row: row.found and KINDS[row.found.entry.kind],
     "commands": lambda row: row.found and len(commands(row.found.entry)),
+    "bodies_released": lambda row: row.found and _bodies_released(row.found.entry),
     "size": lambda row: row.found and row.found.entry.size,
     "chain": lambda row: row.found and row.found.entry.chain,
     "chain_ok": lambda row: row.chain_ok,
@@ -49,6 +55,10 @@ _ENTRY: Final[Extracts] = {
     "marked": lambda row: row.marked,
     "error": lambda row: row.error,
 }
+
+
+def _bodies_released(entry: Entry) -> int:
+    return 0 if is_whole(entry) else sum(replaced(entry))
 
 
 def _of_entry(name: str) -> Callable[[Any], object]:
@@ -67,7 +77,7 @@ def _of_header(name: str) -> Callable[[Any], object]:
 BATCH: Final[Extracts] = {
     **{
         name: _of_entry(name)
-        for name in ("node", "group", "index", "term", "log_time", "chain", "marked")
+        for name in ("node", "group", "index", "term", "log_time", "chain", "chain_ok", "marked")
     },
     **{name: _of_stamp(name) for name in ("queue", "partition", "base_offset", "count")},
     **{
@@ -75,6 +85,7 @@ BATCH: Final[Extracts] = {
         for name in ("producer", "epoch", "sequence", "payload_bytes", "checksum")
     },
     "checksum_ok": lambda row: row.checksum_ok,
+    "body_released": lambda row: row.body_released,
     "digest": lambda row: row.header and signed(xxh3_64_intdigest(bodies_of(row.data, row.header))),
     "run_offset": lambda row: row.run and row.run.base_offset,
     "run_count": lambda row: row.run and row.run.count,

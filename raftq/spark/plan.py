@@ -100,13 +100,13 @@ def plan(directories: Iterable[str | Path], groups: frozenset[int] | None = None
 
     Raises: InvalidArgument, OSError.
     """
-    by_group: dict[int, list[tuple[str, _Chains]]] = {}
+    by_group: dict[int, list[tuple[str, Chains]]] = {}
     for node, directory in data_directories(directories).items():
         for path in sorted(directory.iterdir()):
             group = group_of(path.name)
             if group is not None and (groups is None or group in groups):
                 replica = read_replica(*open_directory(path))
-                by_group.setdefault(group, []).append((node, _Chains(path, replica)))
+                by_group.setdefault(group, []).append((node, Chains(path, replica)))
     locked = _locked_inodes() if by_group else frozenset()
     planned = []
     for group, members in sorted(by_group.items()):
@@ -119,7 +119,7 @@ def plan(directories: Iterable[str | Path], groups: frozenset[int] | None = None
     return planned
 
 
-class _Chains:
+class Chains:
     """The chain values of a replica, looked up where they lie."""
 
     def __init__(self, directory: Path, replica: Replica) -> None:
@@ -128,6 +128,7 @@ class _Chains:
         self._known: dict[int, bytes | None] = {
             live.first_index - 1: live.previous_chain for live in replica.ranges
         }
+        self._known[replica.base.index] = replica.base.chain
         self._known[replica.last_index] = replica.last_chain
         self._known[replica.commit_index] = replica.commit_chain
 
@@ -146,7 +147,7 @@ class _Chains:
         return None
 
 
-def _common(one: _Chains, other: _Chains, limit: int) -> int:
+def _common(one: Chains, other: Chains, limit: int) -> int:
     """The highest index up to `limit` where both chains are equal; 0 if there is none."""
 
     def is_equal(index: int) -> bool:

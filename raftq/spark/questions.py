@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from raftq.spark.audits.answer import Answer
+    from raftq.spark.history import History
 
 FINDINGS_MAX: Final = 100
 """As many findings of one audit are told; all are counted."""
@@ -36,14 +37,21 @@ AUDITS: Final = {
     "acknowledged": Question("where is every message that was acknowledged?", "messages"),
     "duplicates": Question("is a producer's message there twice?", "batches"),
     "order": Question("are a producer's messages of one key in order?", "batches"),
+    "released": Question(
+        "was all that is gone settled, and released by a command?", "messages without a body"
+    ),
     "machine": Question("do the machines of all replicas come to the same state?", "entries"),
 }
 
 HEADERS: Final = (
-    *("node", "group", "index", "kind", "commands"),
+    *("node", "group", "index", "kind", "commands", "bodies_released"),
     *("chain", "chain_ok", "marked", "error", "batches"),
 )
 """The columns of entries that the audits need; batches come nested in them."""
+
+
+_LIMITED: Final = frozenset({"offsets", "acknowledged", "duplicates", "order"})
+"""Audits that say nothing of history that is gone; the others have notes of their own."""
 
 
 class Tables(NamedTuple):
@@ -53,6 +61,11 @@ class Tables(NamedTuple):
     entries: "DataFrame"
     batches: "DataFrame"
     ledger: "DataFrame | None"
+    bounds: "DataFrame | None"
+    """Of partitions in groups that have let go of something; None when none has."""
+
+
+_BOUNDS: Final = "group long, queue long, partition long, released_index long, released long"
 
 
 @contextmanager
@@ -60,6 +73,7 @@ def tables(
     spark: "SparkSession",
     directories: Sequence[str],
     planned: Sequence[Planned],
+    history: "History",
     headers: "Table | None",
     ledger: str | Path | None,
 ) -> Iterator[Tables]:
@@ -77,14 +91,22 @@ def tables(
         entries = read_table(spark, directories, "entries", HEADERS, onError="row").cache()
     else:
         entries = spark.createDataFrame(headers).cache()
-    in_entry = ("node", "group", "`index`", "chain", "marked", "inline(batches)")
-    acknowledged = None if ledger is None else spark.createDataFrame(read_ledger(ledger))
+    in_entry = ("node", "group", "`index`", "chain", "chain_ok", "marked", "inline(batches)")
+    acknowledged = bounds = None
+    named: set[tuple[int, int]] = set()
+    if ledger is not None:
+        rows = read_ledger(ledger)
+        acknowledged = spark.createDataFrame(rows)
+        named = set(zip(rows["queue"].to_pylist(), rows["partition"].to_pylist(), strict=True))
+    if history.groups:
+        bounds = spark.createDataFrame(history.bounds(named), _BOUNDS)
     try:
         yield Tables(
             replicas=_replica_table(spark, planned),
             entries=entries.drop("batches"),
             batches=entries.selectExpr(*in_entry),
             ledger=acknowledged,
+            bounds=bounds,
         )
     finally:
         entries.unpersist()
@@ -107,7 +129,7 @@ class Questions:
 
     spark: "SparkSession"
     directories: Sequence[str]
-    planned: Sequence[Planned]
+    history: "History"
     tables: Tables
     ledger_is_complete: bool
 
@@ -116,7 +138,12 @@ class Questions:
         begun = time.monotonic()
         if name == "acknowledged" and self.tables.ledger is None:
             return skipped(name, "no ledger was given")
-        return replace(_told(name, self._answer(name)), seconds=time.monotonic() - begun)
+        told = _told(name, self._answer(name))
+        # What is gone is never passed over in silence.
+        limits = self.history.limits(name) if name in _LIMITED else []
+        findings = (*told.findings, *limits)[:FINDINGS_MAX]
+        told = replace(told, findings=findings, notes=told.notes + len(limits))
+        return replace(told, seconds=time.monotonic() - begun)
 
     def _answer(self, name: str) -> "Answer":
         from raftq.spark.audits import (  # noqa: PLC0415 - they come with an extra.
@@ -127,11 +154,11 @@ class Questions:
             replicas,
         )
 
-        replica_table, entries, batches, ledger = self.tables
+        replica_table, entries, batches, ledger, bounds = self.tables
         if name == "integrity":
             return integrity.integrity(replica_table, entries, batches)
         if name == "offsets":
-            return offsets.offsets(replica_table, batches, ledger)
+            return offsets.offsets(replica_table, batches, ledger, bounds)
         if name == "replicas":
             return replicas.replicas(replica_table, entries)
         if name == "duplicates":
@@ -140,7 +167,10 @@ class Questions:
             return self._order()
         assert name == "acknowledged"
         assert ledger is not None
-        return acknowledged.acknowledged(batches, ledger, is_complete=self.ledger_is_complete)
+        let_go = None if bounds is None else acknowledged.LetGo(bounds, entries)
+        return acknowledged.acknowledged(
+            batches, ledger, let_go, is_complete=self.ledger_is_complete
+        )
 
     def _order(self) -> "Answer":
         """Messages are read only of queues in which batches are out of order."""
@@ -161,20 +191,38 @@ class Questions:
 
 
 def ask_machines(planned: Sequence[Planned], entries_max: int) -> AuditSummary:
-    """The one audit that is no query, timed."""
+    """An audit that is no query, timed."""
     from raftq.spark.audits.machine import machine  # noqa: PLC0415 - only when it is asked for.
 
     begun = time.monotonic()
     if not entries_max:
         return skipped("machine", "left out by request")
     found, checked, compared = machine(planned, entries_max=entries_max)
+    figures = {"digests_compared": compared}
+    return _listed("machine", found, checked, figures, seconds=time.monotonic() - begun)
+
+
+def ask_released(history: "History") -> AuditSummary:
+    """What was found when the history was read."""
+    from raftq.spark.audits.released import released  # noqa: PLC0415 - as above.
+
+    found, checked, figures = released(history)
+    return _listed("released", found, checked, figures, seconds=0.0)
+
+
+def _listed(
+    name: str, found: list[Finding], checked: int, figures: dict[str, int], *, seconds: float
+) -> AuditSummary:
+    """The answer of an audit that is no query."""
+    notes = sum(finding.is_note for finding in found)
     return replace(
-        skipped("machine", ""),
+        skipped(name, ""),
         checked=checked,
-        violations=len(found),
-        figures={"digests_compared": compared},
-        findings=tuple(found[:FINDINGS_MAX]),
-        seconds=time.monotonic() - begun,
+        violations=len(found) - notes,
+        notes=notes,
+        figures=figures,
+        findings=tuple(sorted(found, key=_severity)[:FINDINGS_MAX]),
+        seconds=seconds,
     )
 
 

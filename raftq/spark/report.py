@@ -60,6 +60,13 @@ class AuditReport:
     """Messages on all replicas: what was looked at."""
     seconds: float
     audits: tuple[AuditSummary, ...]
+    history: tuple[dict[str, Any], ...] = ()
+    """Of each replica that has let go of something: where its history begins, and what is gone."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is gone: the verdict is one about everything that ever was."""
+        return not self.history
 
     @property
     def verdict(self) -> Verdict:
@@ -80,6 +87,8 @@ class AuditReport:
             "messages": self.messages,
             "copies": self.copies,
             "seconds": round(self.seconds, 3),
+            "is_whole": self.is_whole,
+            "history": list(self.history),
             "audits": [
                 {
                     "name": audit.name,

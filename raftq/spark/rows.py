@@ -1,6 +1,9 @@
 """From the live ranges of a replica to its entries and stored batches, each judged.
 
 What a row costs is a few steps of Python an entry or a batch, never a message.
+
+A batch whose body was released is known by its stamp alone: where it was published, and how many
+messages it had. Its digest stands in its place, and could look like anything: it is never read.
 """
 
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from raftq.errors import Corrupted, RaftqError
 from raftq.ids import Offset, Partition, QueueId
 from raftq.spark.plan import Chunk
 from raftq.storage.offline import PlainFile
-from raftq.storage.reader import FoundEntry, commands, entries_in
+from raftq.storage.reader import FoundEntry, commands, entries_in, replaced
 
 __all__ = [
     "KINDS",
@@ -59,7 +62,7 @@ class EntryRow(NamedTuple):
 
 
 class BatchRow(NamedTuple):
-    """One stored batch. Without a header its bytes are no batch, and `error` says why."""
+    """One stored batch. Without a header its body was released, or `error` says why it is none."""
 
     row: EntryRow
     stamp: Stamp
@@ -68,6 +71,7 @@ class BatchRow(NamedTuple):
     checksum_ok: bool | None
     error: str | None
     run: "Run | None" = None
+    body_released: bool = False
 
     @property
     def size(self) -> int:
@@ -118,8 +122,10 @@ def batch_rows(
         return [BatchRow(row, NO_STAMP, memoryview(b""), None, None, row.error)]
     try:
         publishes = [
-            (batch.read_stamp(header), memoryview(body))
-            for header, body in commands(row.found.entry)
+            (batch.read_stamp(header), None if is_gone else memoryview(body))
+            for (header, body), is_gone in zip(
+                commands(row.found.entry), replaced(row.found.entry), strict=True
+            )
             if len(header) == batch.STAMP_BYTES and header[0] == batch.PUBLISH
         ]
     except RaftqError as error:
@@ -185,8 +191,10 @@ NO_STAMP = Stamp(QueueId(-1), Partition(-1), Offset(-1), 0, 0)
 """Stands for what cannot be read."""
 
 
-def _judged(row: EntryRow, stamp: Stamp, data: memoryview, *, check: bool) -> BatchRow:
+def _judged(row: EntryRow, stamp: Stamp, data: memoryview | None, *, check: bool) -> BatchRow:
     checksum_ok: bool | None = None
+    if data is None:
+        return BatchRow(row, stamp, memoryview(b""), None, None, None, body_released=True)
     try:
         header = batch.read_header(data)
     except RaftqError as error:

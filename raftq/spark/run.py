@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final
 from raftq.errors import InvalidArgument
 from raftq.limits import MIB
 from raftq.spark.plan import data_directories, plan
-from raftq.spark.questions import AUDITS, HEADERS, Questions, ask_machines, tables
+from raftq.spark.questions import (
+    AUDITS,
+    HEADERS,
+    Questions,
+    ask_machines,
+    ask_released,
+    tables,
+)
 from raftq.spark.report import AuditReport, AuditSummary, Finding
 from raftq.spark.session import missing_package, session
 
@@ -133,21 +140,26 @@ def audit_with(
     progress: Progress = _no_progress,
 ) -> AuditReport:
     """As `audit`, in a session that is there already; Spark reads the `headers` unless given."""
+    from raftq.spark.history import read_history  # noqa: PLC0415 - it needs the extra.
+
     begun = time.monotonic()
     chosen = _chosen(only)
     steps = _steps(progress, len(chosen) + 2)
     next(steps)("reading headers")
     planned = plan(directories)
+    history = read_history(planned)
     with (
         ThreadPoolExecutor(_AT_ONCE + 1) as pool,
-        tables(spark, directories, planned, headers, ledger) as shared,
+        tables(spark, directories, planned, history, headers, ledger) as shared,
     ):
         asked: dict[str, Future[AuditSummary]] = {}
         if "machine" in chosen:
             asked["machine"] = pool.submit(ask_machines, planned, machine_entries_max)
+        if "released" in chosen:
+            asked["released"] = pool.submit(ask_released, history)
         # The first query brings the headers into memory, where all others find them.
         messages, copies = _counted(shared.batches)
-        questions = Questions(spark, directories, planned, shared, ledger_is_complete)
+        questions = Questions(spark, directories, history, shared, ledger_is_complete)
         for name in chosen:
             if name not in asked:
                 asked[name] = pool.submit(questions.ask, name)
@@ -164,6 +176,7 @@ def audit_with(
         copies=copies,
         seconds=time.monotonic() - begun,
         audits=tuple(answers),
+        history=tuple(found.to_map() for found in history.beginnings),
     )
 
 

@@ -162,8 +162,12 @@ class RaftqReader(DataSourceReader):
             yield from entry_columns(entries, schema, rows_at_once)
             return
         batches = (batch for row in entries for batch in self._batches(row))
-        columns = message_columns if self.table == MESSAGES else batch_columns
-        yield from columns(batches, schema, rows_at_once)
+        if self.table == MESSAGES:
+            # Of a batch whose body was released no message is known.
+            batches = (batch for batch in batches if not batch.body_released)
+            yield from message_columns(batches, schema, rows_at_once)
+        else:
+            yield from batch_columns(batches, schema, rows_at_once)
 
     def _batches(self, row: EntryRow) -> list[BatchRow]:
         columns = set(self.columns)

@@ -15,7 +15,11 @@ Rules:
 4. `digest` is the xxh3-64 of a batch's bodies, joined. A *run* are the neighbours of one partition in
    one entry: what one acknowledgement may have covered. Ledgers name digests of such ranges.
 5. `batches` of an entry are its rows of the table of batches: both tables in one reading.
-6. `error` is null but for `onError=row`, where it says why the rest of a row is missing.
+6. What was released (`docs/STORAGE_FORMAT.md`, Letting go) is told, not guessed. A log that begins
+   behind entry `base_index` has no rows up to there. A batch whose body gave way to its digest is a
+   row with what its stamp says (queue, partition, base_offset, count) and `body_released`; what only
+   the body knew is null. It has no rows in `messages`.
+7. `error` is null but for `onError=row`, where it says why the rest of a row is missing.
 """
 
 from collections.abc import Sequence
@@ -68,6 +72,7 @@ _DIGESTS: Final[dict[str, DataType]] = {
 _IN_ENTRY: Final[dict[str, DataType]] = {
     **_PUBLISH,
     "checksum_ok": BooleanType(),
+    "body_released": BooleanType(),
     **_DIGESTS,
     "error": StringType(),
 }
@@ -79,6 +84,9 @@ _COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         "condition": StringType(),
         "problems": ArrayType(StringType()),
         "running": BooleanType(),
+        "base_index": LongType(),
+        "base_chain": BinaryType(),
+        "base_log_time": TimestampType(),
         "first_index": LongType(),
         "last_index": LongType(),
         "commit_index": LongType(),
@@ -91,6 +99,7 @@ _COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         **_ENTRY,
         "kind": StringType(),
         "commands": IntegerType(),
+        "bodies_released": IntegerType(),
         "size": IntegerType(),
         "chain": BinaryType(),
         "chain_ok": BooleanType(),
@@ -106,7 +115,9 @@ _COLUMNS: Final[dict[str, dict[str, DataType]]] = {
         "payload_bytes": LongType(),
         "checksum": LongType(),
         "checksum_ok": BooleanType(),
+        "body_released": BooleanType(),
         "chain": BinaryType(),
+        "chain_ok": BooleanType(),
         **_DIGESTS,
         **_LAST,
     },

@@ -30,9 +30,15 @@ from raftq.raft.entry import (
 from raftq.raft.entry import (
     commands as commands,  # noqa: PLC0414 - for readers, who know the log and not the core.
 )
+from raftq.raft.entry import (
+    is_whole as is_whole,  # noqa: PLC0414
+)
+from raftq.raft.entry import (
+    replaced as replaced,  # noqa: PLC0414
+)
 from raftq.raft.ready import SnapshotMeta
 from raftq.storage import small_file
-from raftq.storage.horizon import HORIZON, Horizon, decode
+from raftq.storage.horizon import HORIZON, Horizon, Packed, decode
 from raftq.storage.index import PATCH, PatchRun
 from raftq.storage.offline import OfflineFile, OpenFile
 from raftq.storage.patch import Patch, range_of
@@ -66,6 +72,8 @@ class LiveRange(NamedTuple):
     last_index: Index
     previous_chain: bytes | None
     incarnation: int
+    not_whole: int = 0
+    """Entries of which bodies are gone; only patches have such."""
 
 
 class StoredSnapshot(NamedTuple):
@@ -88,6 +96,10 @@ class Replica:
     tail_cut: bool
     term: Term
     vote: ReplicaId
+    base: SnapshotMeta
+    """What the first entry follows: the last one that is not held any more, or index 0."""
+    released: Index
+    """The last entry that was let go of, as the horizon says; a log may also begin with a snapshot."""
     first_index: Index
     last_index: Index
     last_chain: bytes
@@ -98,6 +110,13 @@ class Replica:
     segments: tuple[str, ...]
     """Names of all segments, dead ones included."""
     snapshots: tuple[StoredSnapshot, ...]
+    packed: tuple[Packed, ...]
+    """Segments that are gone; their entries are read from patches."""
+
+    @property
+    def not_whole_through(self) -> Index:
+        """The last entry of which bodies may be gone: no machine can be made from before it."""
+        return max((live.last_index for live in self.ranges if live.not_whole), default=Index(0))
 
 
 class FoundEntry(NamedTuple):
@@ -239,18 +258,21 @@ def _read_open(
         commit = max(commit, (replay.commit_index, replay.commit_chain))
     found = (*problems, *walk.amnesia, *walk.problems, *replay.problems, *unused)
     # What is wrong with files costs nothing where no entry is lost by it.
-    is_whole = not (problems or walk.amnesia or replay.problems or entries.holes)
+    is_complete = not (problems or walk.amnesia or replay.problems or entries.holes)
     condition = walk.condition
     if condition is not Condition.AMNESIAC:
-        condition = Condition.OK if is_whole else Condition.DAMAGED
+        condition = Condition.OK if is_complete else Condition.DAMAGED
+    horizon = contents.horizon
     return Replica(
         incarnation=layout.incarnation,
         condition=condition,
-        problems=() if is_whole else found,
-        repaired=found if is_whole else (),
+        problems=() if is_complete else found,
+        repaired=found if is_complete else (),
         tail_cut=walk.tail_cut,
         term=newest.term if newest else Term(0),
         vote=newest.vote if newest else ReplicaId(0),
+        base=contents.base,
+        released=_released(contents),
         first_index=entries.first_index,
         last_index=entries.last_index,
         last_chain=newest.last_chain if newest else GENESIS,
@@ -259,7 +281,14 @@ def _read_open(
         ranges=tuple(live),
         segments=tuple(name for _, name in sorted(names.items()) if is_segment(name)),
         snapshots=snapshots,
+        packed=() if horizon is None else horizon.packed,
     )
+
+
+def _released(contents: Contents) -> Index:
+    horizon = contents.horizon
+    is_of_horizon = horizon is not None and horizon.base.index == contents.base.index
+    return contents.base.index if is_of_horizon else Index(0)
 
 
 def _patched(
@@ -323,6 +352,7 @@ def _patched(
 
 def _range_of(part: PatchRun, patch: Patch, name: str, incarnation: int) -> LiveRange:
     before = part.first_index - patch.first
+    entries = patch.entries[before : part.last_index - patch.first + 1]
     return LiveRange(
         part.file,
         name,
@@ -332,6 +362,7 @@ def _range_of(part: PatchRun, patch: Patch, name: str, incarnation: int) -> Live
         part.last_index,
         patch.entries[before - 1].chain if before else patch.previous_chain,
         incarnation,
+        sum(not is_whole(entry) for entry in entries),
     )
 
 

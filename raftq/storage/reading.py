@@ -20,6 +20,7 @@ from raftq.raft.entry import (
     Buffer,
     Entry,
     commands,
+    is_whole,
     parse,
     verify,
 )
@@ -309,9 +310,12 @@ def _check_batch(data: Buffer, base_offset: Offset, count: int) -> None:
 def batches_in(
     entries: Sequence[Entry], queue: QueueId, partition: Partition, start: Offset, stop: Offset
 ) -> Iterator[StoredBatch]:
-    """The batches of entries in memory that overlap [start, stop)."""
+    """The batches of entries in memory that overlap [start, stop).
+
+    What has just been written is whole; of an entry that is not, nothing is given.
+    """
     for entry in entries:
-        if entry.kind != COMMANDS:
+        if entry.kind != COMMANDS or not is_whole(entry):
             continue
         for header, body in commands(entry):
             if not body or len(header) != batch.STAMP_BYTES or header[0] != batch.PUBLISH:

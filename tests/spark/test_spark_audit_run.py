@@ -63,7 +63,9 @@ def test_machines_of_all_replicas_come_to_the_same_state(cluster):
 
 
 def test_a_replayed_digest_is_that_of_the_machine(cluster):
-    found = list(machine_replay.digests(cluster / "n1" / "group-1", stop=33, every=1))
+    found = list(
+        machine_replay.digests(cluster / "n1" / "group-1", start=0, common=0, stop=33, every=1)
+    )
     assert [index for index, _ in found] == list(range(1, 34))
     assert len({digest for _, digest in found[1:-1]}) == 31
     assert found[0][1] == QueueMachine().digest().hex()
@@ -143,12 +145,14 @@ def test_the_whole_audit_passes_over_a_right_cluster_and_its_ledger(spark, clust
         "acknowledged": 300,
         "duplicates": 90,
         "order": 90,
+        "released": 0,
         "machine": 99,
     }
     assert all(not audit.skipped and not audit.findings for audit in report.audits)
+    assert report.is_whole
     assert json.loads(json.dumps(report.to_map()))["verdict"] == "passed"
     assert [step for step, *_ in steps] == ["reading headers", *AUDITS, "done"]
-    assert steps[-1] == ("done", 9, 9)
+    assert steps[-1] == ("done", 10, 10)
 
 
 def test_the_whole_audit_fails_with_the_place_of_what_is_wrong(spark, tmp_path, monkeypatch):

@@ -133,10 +133,10 @@ def test_nothing_is_found_in_a_log_that_is_right(clean):
     assert {name: told(answer) for name, answer in answers.items()} == {
         name: ([], []) for name in answers
     }
-    assert figures(answers["integrity"]) == (18, {})
+    assert figures(answers["integrity"]) == (18, {"bodies_released": 0})
     assert figures(answers["offsets"]) == (30, {"partitions": 2})
     assert figures(answers["replicas"]) == (6, {"copies": 18})
-    assert figures(answers["duplicates"]) == (15, {"messages": 45})
+    assert figures(answers["duplicates"]) == (15, {"messages": 45, "without_body": 0})
     assert figures(answers["acknowledged"]) == (
         15,
         {

@@ -53,6 +53,17 @@ def summary(rows: DataFrame, checked: Column, **figures: Column) -> DataFrame:
     )
 
 
+def numbered_summary(batches: DataFrame) -> DataFrame:
+    """One row: batches that have a producer's numbers, their messages, and those without a body."""
+    is_numbered = F.col("producer") != 0
+    return summary(
+        batches.where("base_offset is not null"),
+        F.count(F.when(is_numbered, 1)),
+        messages=F.sum(F.when(is_numbered, F.col("count"))),
+        without_body=F.sum(F.when(F.col("body_released"), F.col("count"))),
+    )
+
+
 def joined(first: DataFrame, *others: DataFrame) -> DataFrame:
     """All findings of several looks."""
     for other in others:

@@ -3,6 +3,9 @@
 Three hashes are recomputed: the units' (by the walk that plans the read: its problems stand in the
 table of replicas), the chain's, over every entry, across the borders of units and segments, and the
 batches' own, which their producers made. What a walk lost leaves a hole in the indexes.
+
+A body that was released has no checksum any more. Its digest stands in its entry, and the entry's chain
+value proves that digest: so a link that is missing or wrong is found there as anywhere.
 """
 
 from typing import Final
@@ -16,7 +19,7 @@ NAME: Final = "integrity"
 
 
 def integrity(replicas: DataFrame, entries: DataFrame, batches: DataFrame) -> Answer:
-    """Needs of entries: node, group, index, chain_ok, error; of batches: also queue, partition,
+    """Needs of entries: node, group, index, chain_ok, bodies_released, error; of batches: also queue, partition,
     base_offset, checksum_ok.
     """
     damage = findings(
@@ -44,7 +47,7 @@ def integrity(replicas: DataFrame, entries: DataFrame, batches: DataFrame) -> An
         ),
     )
     found = joined(damage, _holes(replicas, entries), broken, corrupt)
-    return Answer(found, summary(entries, F.count("*")))
+    return Answer(found, summary(entries, F.count("*"), bodies_released=F.sum("bodies_released")))
 
 
 def _holes(replicas: DataFrame, entries: DataFrame) -> DataFrame:

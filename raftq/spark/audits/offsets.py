@@ -1,7 +1,13 @@
 """Are the offsets of each partition gapless, from the first to what was acknowledged last?
 
-Every batch begins where the one before it ended, on every replica by itself. A missing end leaves
-no gap, so the ends are compared with those of the ledger.
+Every batch begins where the one before it ended, on every replica by itself; one whose body was
+released counts by its stamp. A missing end leaves no gap, so the ends are compared with those of the
+ledger.
+
+A log from its beginning begins with offset 0. One that begins behind what a command released begins,
+in each partition, with the offset that the release names as the lowest one kept, or below it where the
+replica has not let go of all that may go. One that began with another replica's snapshot may begin
+anywhere.
 """
 
 from typing import Final
@@ -13,22 +19,27 @@ from raftq.spark.audits.answer import Answer, findings, joined, summary
 
 NAME: Final = "offsets"
 
+_PARTITION: Final = ("node", "group", "queue", "partition")
 
-def offsets(replicas: DataFrame, batches: DataFrame, ledger: DataFrame | None) -> Answer:
-    """Needs of batches: node, group, index, queue, partition, base_offset, count."""
+
+def offsets(
+    replicas: DataFrame,
+    batches: DataFrame,
+    ledger: DataFrame | None,
+    bounds: DataFrame | None = None,
+) -> Answer:
+    """Needs of batches: node, group, index, queue, partition, base_offset, count. `bounds` has a row for
+    each partition of groups that have let go of something: `raftq.spark.history.Bound`.
+    """
     known = batches.where("base_offset is not null")
-    whole = replicas.select("node", "group", (F.col("first_index") == 1).alias("is_whole"))
-    in_order = Window.partitionBy("node", "group", "queue", "partition").orderBy(
-        "index", "base_offset"
-    )
+    in_order = Window.partitionBy(*_PARTITION).orderBy("index", "base_offset")
     end_before = F.lag(F.col("base_offset") + F.col("count")).over(in_order)
-    # Behind a snapshot a log begins with any offset; one from its beginning begins with 0.
-    expected = F.coalesce("end_before", F.when(F.col("is_whole"), F.lit(0)))
     gaps = (
-        known.withColumn("end_before", end_before)
-        .join(F.broadcast(whole), ["node", "group"], "left")
-        .withColumn("expected", expected)
-        .where("base_offset != expected")
+        _with_first(known.withColumn("end_before", end_before), replicas, bounds)
+        .withColumn("expected", F.coalesce("end_before", "first"))
+        .where(
+            "base_offset != expected and (end_before is not null or base_offset > first or exact)"
+        )
         .withColumnRenamed("base_offset", "offset")
     )
     detail = F.when(
@@ -44,14 +55,38 @@ def offsets(replicas: DataFrame, batches: DataFrame, ledger: DataFrame | None) -
     )
     found = findings(gaps, NAME, detail)
     if ledger is not None:
-        found = joined(found, _short_ends(known, ledger))
+        found = joined(found, _short_ends(known, ledger, bounds))
     partitions = F.countDistinct("queue", "partition")
     return Answer(found, summary(known, F.count("*"), partitions=partitions))
 
 
-def _short_ends(batches: DataFrame, ledger: DataFrame) -> DataFrame:
+def _with_first(batches: DataFrame, replicas: DataFrame, bounds: DataFrame | None) -> DataFrame:
+    """With the offset that the partition's first batch has: exactly, or at most; null: unknown."""
+    bases = F.broadcast(replicas.select("node", "group", "base_index"))
+    based = batches.join(bases, ["node", "group"], "left")
+    is_whole = F.col("base_index") == 0
+    if bounds is None:
+        first, exact = F.when(is_whole, F.lit(0)), is_whole
+    else:
+        places = ("group", "queue", "partition", "released_index", "released")
+        based = based.join(F.broadcast(bounds.select(*places)), list(_PARTITION[1:]), "left")
+        is_released = F.col("base_index") <= F.col("released_index")
+        first = F.when(is_whole, F.lit(0)).when(is_released, F.col("released"))
+        exact = is_whole | (F.col("base_index") == F.col("released_index"))
+    return based.withColumn("first", first).withColumn("exact", exact)
+
+
+def _short_ends(batches: DataFrame, ledger: DataFrame, bounds: DataFrame | None) -> DataFrame:
     end = F.max(F.col("base_offset") + F.col("count"))
     of_log = batches.groupBy("queue", "partition").agg(end.alias("log_end"))
+    if bounds is not None:
+        # Where all of a partition is released the log does not name it any more.
+        released = bounds.select("queue", "partition", F.col("released").alias("log_end"))
+        of_log = (
+            joined(of_log, released)
+            .groupBy("queue", "partition")
+            .agg(F.max("log_end").alias("log_end"))
+        )
     of_ledger = ledger.groupBy("queue", "partition").agg(end.alias("ledger_end"))
     short = of_ledger.join(of_log, ["queue", "partition"], "left").where(
         "ledger_end > coalesce(log_end, 0)"

@@ -2,7 +2,8 @@
 
 Inside a batch they are, for offsets and sequences grow together. So batches are looked at first: one
 that lies behind a batch with a later number is a suspicion. It is a violation if both hold a
-message of the same key (or messages without a key, which share one lane): that, messages tell.
+message of the same key (or messages without a key, which share one lane): that, messages tell. Nothing
+is known of batches whose bodies were released: the figure `without_body` counts their messages.
 """
 
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from raftq.spark.audits.answer import Answer, findings, summary
+from raftq.spark.audits.answer import Answer, findings, numbered_summary
 
 NAME: Final = "order"
 
@@ -27,11 +28,11 @@ def suspicions(batches: DataFrame) -> DataFrame:
 
 
 def order(batches: DataFrame, suspects: DataFrame, messages: DataFrame | None) -> Answer:
-    """`messages` may be None when there are no suspects; needs of them: the places, producer, epoch,
+    """Needs of batches: producer, base_offset, count, body_released. `messages` may be None when there
+    are no suspects; needs of them: the places, producer, epoch,
     sequence, offset, key_hash.
     """
-    numbered = batches.where("producer != 0 and base_offset is not null")
-    total = summary(numbered, F.count("*"), messages=F.sum("count"))
+    total = numbered_summary(batches)
     if messages is None:
         nothing = findings(suspects.where("false"), NAME, F.lit(""))
         return Answer(nothing, total)

@@ -8,6 +8,10 @@ they are not agreed upon yet.
 A replica that is behind is no fault, and is named. That fewer than a majority of the replicas hold
 what is committed is one, unless a node was running and wrote on while its files were read. All data
 directories of the cluster must have been given to judge that.
+
+Replicas let go of history each by itself, so one may hold what another does not: that is no fault.
+They are compared where both hold an entry, whole or with digests in the place of bodies, which come to
+the same chain value; and where a log begins, with what the others hold there.
 """
 
 from typing import Final
@@ -37,6 +41,7 @@ def replicas(replica_table: DataFrame, entries: DataFrame) -> Answer:
         joined(
             _diverged(different.where("lowest != highest")),
             _other_bytes(different.where("lowest = highest and not chain_ok")),
+            _other_beginnings(replica_table, marked),
             _behind(replica_table),
             _absent(replica_table),
             _recovered(entries),
@@ -77,6 +82,31 @@ def _other_bytes(different: DataFrame) -> DataFrame:
         F.col("index"),
     )
     return findings(first, NAME, detail)
+
+
+def _other_beginnings(replica_table: DataFrame, marked: DataFrame) -> DataFrame:
+    """Logs whose first entry follows another chain value than other replicas have there."""
+    bases = replica_table.where("base_index > 0").select(
+        "node", "group", "base_index", "base_chain"
+    )
+    others = marked.select(
+        F.col("group"),
+        F.col("index").alias("base_index"),
+        F.col("chain"),
+        F.col("node").alias("other"),
+    )
+    different = (
+        others.join(F.broadcast(bases), ["group", "base_index"])
+        .where("chain != base_chain")
+        .groupBy("node", "group", "base_index")
+        .agg(F.array_join(F.sort_array(F.collect_list("other")), ", ").alias("others"))
+    )
+    detail = F.format_string(
+        "begins behind entry %d with another chain value than %s has there",
+        F.col("base_index"),
+        F.col("others"),
+    )
+    return findings(different, NAME, detail)
 
 
 def _with_mark(replica_table: DataFrame) -> DataFrame:
