@@ -12,11 +12,10 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from raftq.limits import MIB
-from raftq.raft.entry import Entry
 from raftq.spark.plan import Planned
 from raftq.spark.rows import KINDS, BatchRow, EntryRow, bodies_of, commands
 from raftq.spark.tables import signed
-from raftq.storage.reader import is_whole, replaced
+from raftq.storage.reader import replaced
 
 Extracts = dict[str, Callable[[Any], object]]
 
@@ -46,7 +45,7 @@ _ENTRY: Final[Extracts] = {
     "log_time": lambda row: row.found and row.found.entry.log_time,
     "kind": lambda row: row.found and KINDS[row.found.entry.kind],
     "commands": lambda row: row.found and len(commands(row.found.entry)),
-    "bodies_released": lambda row: row.found and _bodies_released(row.found.entry),
+    "bodies_released": lambda row: row.found and sum(replaced(row.found.entry)),
     "size": lambda row: row.found and row.found.entry.size,
     "chain": lambda row: row.found and row.found.entry.chain,
     "chain_ok": lambda row: row.chain_ok,
@@ -55,10 +54,6 @@ _ENTRY: Final[Extracts] = {
     "marked": lambda row: row.marked,
     "error": lambda row: row.error,
 }
-
-
-def _bodies_released(entry: Entry) -> int:
-    return 0 if is_whole(entry) else sum(replaced(entry))
 
 
 def _of_entry(name: str) -> Callable[[Any], object]:

@@ -19,6 +19,7 @@ from raftq.raft.entry import (
     commands,
     is_whole,
     parse,
+    replaced,
     verify,
     without_bodies,
 )
@@ -119,6 +120,8 @@ def test_bodies_go_in_any_order_and_the_chain_stays(items, dead, dead_later):
     assert verify(once, GENESIS)
     kept = {n for n, (_, body) in enumerate(items) if len(body) > 16 and n in dead}
     assert is_whole(once) == (not kept)
+    assert replaced(once) == [number in kept for number in range(len(items))]
+    assert replaced(entry) == [False] * len(items)
     for number, (old, new) in enumerate(zip(commands(entry), commands(once), strict=True)):
         assert new.header == old.header
         assert bytes(new.body) == (xxh(old.body) if number in kept else bytes(old.body))

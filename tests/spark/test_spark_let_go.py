@@ -166,8 +166,7 @@ def test_a_snapshot_that_is_not_what_the_log_leads_to_is_found(leader, tmp_path,
     monkeypatch.setattr(leader, "snapshots", wrong)
     Replica(tmp_path / "n2", leader).pack().end()
     answer = machine(plan([tmp_path]), entries_max=99, every=100)
-    found = [finding.detail for finding in answer.findings if not finding.is_note]
-    assert [detail[:42] for detail in found] == ["the machines differ at entry 47, or before"]
+    assert "the machines differ at entry 47, or before" in " ".join(map(str, answer.findings))
 
 
 def test_an_entry_without_its_bodies_is_never_replayed(cluster):
