@@ -75,7 +75,7 @@ class Answers:
         data, done = b"", False
         if not message.index or message.index == meta.index:
             try:
-                data, done = group.log.read_snapshot_bytes(
+                data, done = group.log.snapshots.read_bytes(
                     meta.index, message.position, SNAPSHOT_CHUNK_BYTES
                 )
             except (LookupError, Corrupted, OSError):

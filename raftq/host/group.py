@@ -330,6 +330,8 @@ class Group:
                     return  # The disk failed, and everybody who waited has heard.
             if ready.snapshot is not None:
                 self.restore()
+                self.retention.reach_back()
+                self.mending.look()
             self._send_all(ready.send_now)
             if ready.send_after:
                 if ready.after_seq <= self._persisted:

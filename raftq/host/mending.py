@@ -77,9 +77,7 @@ class Mending:
         is_open = self.repair.tick(now)
         core, log = self._group.raft, self._group.log
         if is_open:
-            core.log.note_damage(log.holes[0].first if log.holes else log.first_index)
-            if self.needs_snapshot:
-                core.unreadable = core.apply_next
+            self.look()
         elif self._core_is_old:
             self._renew_core()
         elif core.log.damaged:
@@ -89,6 +87,14 @@ class Mending:
             # What the next start would begin from is lost, while the machine is here.
             self._group.snapshotter.take_soon()
         self.scrubber.tick(now)
+
+    def look(self) -> None:
+        """Let the core know at once of what is lost, before it says anything to anybody."""
+        core, log = self._group.raft, self._group.log
+        if self.repair.is_open:
+            core.log.note_damage(log.holes[0].first if log.holes else log.first_index)
+            if self.needs_snapshot:
+                core.unreadable = core.apply_next
 
     @property
     def needs_snapshot(self) -> bool:

@@ -69,7 +69,7 @@ class Retention:
         if group.log.needs_snapshot:
             self.deadline = Micros(now + SECOND)
             return
-        self._reach_back()
+        self.reach_back()
         released, chain = self._machine.released
         if compaction.base.index < released <= compaction.bound:
             compaction.release(released, chain)
@@ -86,9 +86,10 @@ class Retention:
         """Something was released: there may be something to do."""
         self.deadline = min(self.deadline, now)
 
-    def _reach_back(self) -> None:
+    def reach_back(self) -> None:
         """A log that began with a peer's snapshot: what is live before it belongs to it too."""
-        assert self._machine is not None
+        if self._machine is None:
+            return
         compaction = self._group.log.compaction
         released, chain = self._machine.released
         if released < compaction.base.index:

@@ -77,7 +77,7 @@ class Transfers:
         to, index, position = request
         try:
             meta = group.log.snapshots.meta(index)
-            data, done = group.log.read_snapshot_bytes(index, position, SNAPSHOT_CHUNK_BYTES)
+            data, done = group.log.snapshots.read_bytes(index, position, SNAPSHOT_CHUNK_BYTES)
         except (LookupError, Corrupted, OSError) as error:
             _log.warning("snapshot cannot be sent", group=group.group, reason=str(error))
             group.raft.snapshot_gone(to, index)

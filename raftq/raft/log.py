@@ -71,7 +71,7 @@ class RaftLog:
         """Lowest index known to be unreadable; 0 = none."""
         self._floor = snapshot
         self.floor = snapshot.index
-        """Index of the newest snapshot this log was told of: nothing below can be looked up."""
+        """Index of the newest snapshot this log was told of: below, only whole entries are looked up."""
         self.truncate_from = Index(0)
         self.reset: SnapshotMeta | None = None
         self._base = self._recovered_end(snapshot)
@@ -164,22 +164,26 @@ class RaftLog:
             return self._window[offset].term if index <= self.last_index else None
         if offset == -1:
             return self._base.term
-        if index <= self.floor:
-            return self._floor.term if index == self.floor else None
-        return self._reader.term(index)
+        if index == self.floor:
+            return self._floor.term
+        return self._reader.term(index) if self._is_readable(index) else None
+
+    def _is_readable(self, index: Index) -> bool:
+        """Whether the reader may be asked: what lies below a snapshot that is not yet in force in the
+        reader's log may be another log's.
+        """
+        return index > self.floor or (self.reset is None and index >= self._reader.first_index)
 
     def chain(self, index: Index) -> bytes | None:
-        """Chain value at `index`; None above the end and below the snapshot."""
+        """Chain value at `index`; None above the end and below what is whole."""
         offset = index - self._start
         if offset >= 0:
             return self._window[offset].chain if index <= self.last_index else None
         if offset == -1:
             return self._base.chain
-        if index <= self.floor:
-            if index == self.floor:
-                return self._floor.chain if index else GENESIS
-            return None
-        return self._reader.chain(index)
+        if index == self.floor:
+            return self._floor.chain if index else GENESIS
+        return self._reader.chain(index) if self._is_readable(index) else None
 
     def has_fresh(self, index: Index, link: bytes) -> bool:
         """Whether an entry in memory has this chain value.

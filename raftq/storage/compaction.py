@@ -10,7 +10,7 @@ batch of what came after it, not the segments it stands among.
 Rules
 
 1. Nothing above `bound`: an entry may have to be applied again from the older of the two snapshots
-   that are kept, so that one that rots costs nothing.
+   that are kept, so that one that rots costs nothing, or sent behind one that is on its way to a peer.
 2. First the patches are durable, then the horizon that names the segment, then its file is removed.
    A crash in between leaves a file too many; `sweep` finds it.
 3. The segment being written and the one before it stay: units that are known to be synced say the
@@ -46,7 +46,7 @@ from raftq.storage.segment import (
     segment_name,
     sequence_of,
 )
-from raftq.storage.snapshots import KEPT, SnapshotStore
+from raftq.storage.snapshots import SnapshotStore
 
 READ_BYTES: Final = 512 * KIB
 """Entries that are read, judged and hashed in one step: a few milliseconds."""
@@ -129,8 +129,7 @@ class Compaction:
     @property
     def bound(self) -> Index:
         """The last entry that need not be whole any more; see rule 1."""
-        good = self._snapshots.good
-        return good[0].index if len(good) >= KEPT else Index(0)
+        return self._snapshots.bound
 
     @property
     def base(self) -> SnapshotMeta:

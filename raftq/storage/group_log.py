@@ -442,10 +442,3 @@ class GroupLog:
     def read_snapshot(self) -> tuple[SnapshotMeta, Iterator[bytes]] | None:
         """The newest snapshot and its slices, which raise Corrupted where they fail; or None."""
         return self._snapshots.read()
-
-    def read_snapshot_bytes(self, index: Index, position: int, length: int) -> tuple[bytes, bool]:
-        """A piece of a snapshot's body for a peer (who gives it to `write_raw`); True: the last.
-
-        Raises: LookupError when that snapshot is not held any more; Corrupted, OSError.
-        """
-        return self._snapshots.read_bytes(index, position, length)

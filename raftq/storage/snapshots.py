@@ -290,6 +290,14 @@ class SnapshotStore:
                 file.close()
 
     @property
+    def bound(self) -> Index:
+        """Nothing up to here will be needed to make a machine: not from the older of the newest two,
+        not from one that is on its way to another replica.
+        """
+        kept = [meta.index for meta in self.good if meta.index in self._kept]
+        return min([*kept, self.good[-KEPT].index]) if len(self.good) >= KEPT else Index(0)
+
+    @property
     def newest(self) -> SnapshotMeta | None:
         return self.good[-1] if self.good else None
 

@@ -27,6 +27,14 @@ def write(world, leader, count, *, prefix=b"c"):
         world.until(lambda heard=heard: heard)
 
 
+def let_go(world, name):
+    """Of what a replica remembers as two snapshots: nobody can be sent it entry by entry."""
+    log = world.group(name).log
+    bound = log.compaction.bound
+    assert log.compaction.release(bound, log.chain(bound))
+    world.until(lambda: log.first_index == bound + 1)
+
+
 def fall_behind(world):
     """One that does not lead is cut off and misses three snapshots: leader, the other one, it."""
     leader = world.led()
@@ -41,6 +49,8 @@ def fall_behind(world):
         core.log._bytes += 1 << 30
         core.log.evict(core.applied_index)
         core.log._bytes -= 1 << 30
+    for name in (leader, other):
+        let_go(world, name)
     return leader, other, late
 
 
@@ -153,3 +163,23 @@ def test_a_link_that_breaks_costs_no_more_than_the_piece_on_it(world):
     world.until(is_done, 20)
     assert min(received) >= before
     world.until(lambda: equal(world, world.names), 20)
+
+
+def test_what_is_still_whole_is_sent_as_entries(world):
+    """A snapshot is for who needs what is gone; it would cost the others all that is live before it."""
+    leader = world.led()
+    other, late = (name for name in world.names if name != leader)
+    write(world, leader, 5)
+    world.isolate(late)
+    write(world, leader, 3 * EVERY + 5, prefix=b"d")
+    world.run(0.5)
+    core = world.group(leader).raft
+    core.log._bytes += 1 << 30
+    core.log.evict(core.applied_index)
+    core.log._bytes -= 1 << 30
+    assert world.group(leader).log.snapshot.index > 2 * EVERY
+    world.fabric.heal()
+    world.until(lambda: equal(world, world.names), 20)
+    assert world.group(late).machine.restored == 0
+    assert world.group(late).log.first_index == 1
+    assert other in world.nodes

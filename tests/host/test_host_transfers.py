@@ -64,7 +64,7 @@ class Log:
         self.writers.append(Writer(self, meta, done))
         return self.writers[-1]
 
-    def read_snapshot_bytes(self, index, position, length):
+    def read_bytes(self, index, position, length):
         if self.error:
             raise self.error
         return self.body[position : position + 4], position + 4 >= len(self.body)

@@ -283,14 +283,14 @@ def test_a_snapshot_that_a_peer_is_given_is_kept_until_it_is_let_go(world):
         snapshot(world, index)
     assert [meta.index for meta in snapshots.good] == [40, 60, 70]
     assert snapshots.meta(40).index == 40
-    first, done = world.log.read_snapshot_bytes(40, 0, 6)
-    rest, done = world.log.read_snapshot_bytes(40, 6, 100)
+    first, done = world.log.snapshots.read_bytes(40, 0, 6)
+    rest, done = world.log.snapshots.read_bytes(40, 6, 100)
     assert (first + rest)[4:15] == b"state at 40"
     assert done
     snapshots.let_go(40)
     assert [meta.index for meta in snapshots.good] == [60, 70]
     with pytest.raises(LookupError):
-        world.log.read_snapshot_bytes(40, 0, 6)
+        world.log.snapshots.read_bytes(40, 0, 6)
     with pytest.raises(LookupError):
         snapshots.meta(40)
     world.kill()

@@ -156,7 +156,7 @@ def test_only_the_newest_two_snapshots_are_kept(world):
     names = [path for path in world.disk.paths() if "snapshot" in path]
     assert [int(name.rpartition("-")[2]) for name in names] == [3, 4]
     with pytest.raises(LookupError):
-        world.log.read_snapshot_bytes(1, 0, 10)
+        world.log.snapshots.read_bytes(1, 0, 10)
 
 
 def test_a_snapshot_travels_in_pieces_of_any_size_and_is_checked_as_a_whole(world):
@@ -165,7 +165,7 @@ def test_a_snapshot_travels_in_pieces_of_any_size_and_is_checked_as_a_whole(worl
     world.time.run()
     pieces, position, is_last = [], 0, False
     while not is_last:
-        piece, is_last = world.log.read_snapshot_bytes(3, position, 700)
+        piece, is_last = world.log.snapshots.read_bytes(3, position, 700)
         pieces.append(piece)
         position += len(piece)
     for spoilt in (False, True):
