@@ -2,7 +2,8 @@
 
 That a log is amnesiac stands in its segments for ever. So the entries that verify go, proved once more
 by their chain, into a new log under an incarnation of its own; the old directory is only read. A log
-that begins behind a snapshot takes that along.
+that begins behind a snapshot, or is not whole up to one, takes that along; what it holds up to there
+goes with it as patches, as after any installed snapshot.
 
 Rule: a copy that was cut is begun anew; only its whole directory ever gets the group's name.
 """
@@ -19,9 +20,11 @@ from raftq.raft.entry import Entry
 from raftq.raft.ready import SnapshotMeta, Write
 from raftq.server.made import clear
 from raftq.server.survey import first_membership, newest_snapshot
-from raftq.storage import small_file
+from raftq.storage import horizon, small_file
 from raftq.storage.group_log import GroupLog
 from raftq.storage.offline import OfflineFile
+from raftq.storage.patch import Patch, patch_name
+from raftq.storage.patch import encode as encode_patch
 from raftq.storage.reader import Replica, entries_in, read_replica
 from raftq.storage.snapshots import encode_header, read_header, snapshot_name
 
@@ -51,12 +54,15 @@ def copy_log(environment: Environment, source: str, target: str, *, incarnation:
     )
     log.close()
     first = Index(1)
-    if stored.first_index > 1:
+    if stored.base.index or stored.not_whole_through:
         base = _copy_snapshot(disk, stored, source, target, incarnation)
         first = Index(base.index + 1)
+        _copy_history(disk, stored, source, target, incarnation, base.index)
     portion: list[Entry] = []
     size = 0
-    for entry in _entries(disk, stored, source, first):
+    for entry in _entries(disk, stored, source):
+        if entry.index < first:
+            continue
         portion.append(entry)
         size += entry.size
         if size >= PORTION_BYTES:
@@ -66,7 +72,7 @@ def copy_log(environment: Environment, source: str, target: str, *, incarnation:
     _append(environment, target, incarnation, stored, portion)
 
 
-def _entries(disk: Disk, stored: Replica, source: str, first: Index) -> Iterator[Entry]:
+def _entries(disk: Disk, stored: Replica, source: str) -> Iterator[Entry]:
     expected = int(stored.first_index)
     for live in stored.ranges:
         with closing(disk.open(f"{source}/{live.name}")) as file:
@@ -74,8 +80,37 @@ def _entries(disk: Disk, stored: Replica, source: str, first: Index) -> Iterator
                 if entry.index != expected or not proved:
                     raise Corrupted(f"entry {expected} of {source} is lost")
                 expected += 1
-                if entry.index >= first:
-                    yield entry
+                yield entry
+
+
+def _copy_history(
+    disk: Disk, stored: Replica, source: str, target: str, incarnation: int, last: Index
+) -> None:
+    """The entries up to the snapshot at `last`, as patches, and a horizon that says so."""
+    if stored.base.index == last:
+        return
+    previous = stored.base.chain
+    portion: list[Entry] = []
+    size = 0
+    for entry in _entries(disk, stored, source):
+        if entry.index > last:
+            break
+        portion.append(entry)
+        size += entry.size
+        if size >= PORTION_BYTES or entry.index == last:
+            _write_patch(disk, target, Patch(previous, tuple(portion)), incarnation)
+            previous, portion, size = entry.chain, [], 0
+    if portion:
+        _write_patch(disk, target, Patch(previous, tuple(portion)), incarnation)
+    kept = horizon.Horizon(stored.base, last, ())
+    small_file.save(disk, f"{target}/{horizon.HORIZON}", horizon.encode(kept))
+
+
+def _write_patch(disk: Disk, target: str, patch: Patch, incarnation: int) -> None:
+    path = f"{target}/{patch_name(patch.first, patch.last)}"
+    with closing(disk.open(path, create=True)) as file:
+        file.write(0, encode_patch(patch, incarnation))
+        file.sync_now()
 
 
 def _copy_snapshot(
@@ -83,7 +118,7 @@ def _copy_snapshot(
 ) -> SnapshotMeta:
     """The newest sound snapshot that the log follows; its body proves itself."""
     meta = newest_snapshot(stored)
-    if meta is None or meta.index < stored.first_index - 1:
+    if meta is None or meta.index < max(stored.base.index, stored.not_whole_through):
         raise Corrupted(f"the snapshot that the log in {source} begins behind is lost")
     name = snapshot_name(meta.index)
     with (

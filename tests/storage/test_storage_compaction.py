@@ -1,17 +1,21 @@
 """What nobody needs goes: released entries, and bodies of settled messages; nothing else does."""
 
+from types import SimpleNamespace
+
 import pytest
 from repair_world import batch
-from storage_world import MEMBERS, World, publish
+from storage_world import MEMBERS, World, Writer, publish
 from test_storage_reader import directory_of, read_all
 
 from raftq.batch import encode
 from raftq.errors import Corrupted
 from raftq.raft.entry import is_whole, verify
 from raftq.raft.ready import SnapshotMeta
+from raftq.server.copying import copy_log
 from raftq.sim.disk import SimulatedCrash
 from raftq.storage import horizon as horizons
-from raftq.storage.group_log import Condition, Sizes
+from raftq.storage.batch_index import BatchIndex
+from raftq.storage.group_log import Condition, GroupLog, Sizes
 from raftq.storage.reader import read_replica
 from raftq.storage.suffix import suffix
 
@@ -411,3 +415,45 @@ def test_horizons_are_read_as_written():
     for cut in (0, 3, 30, len(payload) - 1):
         with pytest.raises(Corrupted):
             horizons.decode(payload[:cut])
+
+
+@pytest.mark.parametrize("released", [0, 33])
+def test_a_copy_of_a_log_that_let_go_holds_what_it_held(released, tmp_path):
+    """What recovery from a lost majority does with a replica that has forgotten something."""
+    world = make()
+    run_pass(world, {0, 31, 40})
+    if released:
+        assert world.log.compaction.release(released, world.writer.chain_at(released))
+        world.time.run()
+    held = {
+        index: [bytes(vector) for vector in world.log.held(index, index + 1, 1)[0].vectors]
+        for index in range(released + 1, 61)
+    }
+    world.log.close()
+    outside = SimpleNamespace(disk=world.disk, clock=world.time, boot=world.boot)
+    copy_log(outside, "group-1", "group-9", incarnation=77)
+    for _ in range(2):
+        copy = GroupLog.open(world.disk, world.time, "group-9", incarnation=77, boot=world.boot)
+        assert (copy.condition, copy.damage) == (Condition.OK, ())
+        assert (copy.compaction.base.index, copy.last_index) == (released, 60)
+        assert copy.snapshot.index == 56
+        assert copy.first_index == 57
+        assert not copy.needs_snapshot
+        for index, vectors in held.items():
+            (entry,) = copy.held(index, index + 1, 1)
+            assert b"".join(map(bytes, entry.vectors)) == b"".join(vectors)
+        for offset in (40, 59):
+            assert bytes(copy.batches(5, 3, offset, offset + 1, 1)[0].data) == batch(offset)
+        copy.close()
+
+
+def test_a_partition_whose_batches_were_all_truncated_is_let_go_of_too():
+    index = BatchIndex()
+    entry = Writer().entry([publish(5, 3, 0, batch(0), 1)], 1, bytes(16))
+    index.add_entry(entry.vectors[0], 4, 200)
+    index.truncate(4, 0)
+    index.drop(4)
+    index.release(9, 0)
+    assert index.bounds(5, 3) is None
+    index.add_entry(entry.vectors[0], 9, 300)
+    assert index.bounds(5, 3) == (0, 1)
