@@ -384,7 +384,7 @@ def _check(directory: Directory) -> Checked:
 
 def can_be_replayed(replica: Replica) -> bool:
     """Whether a machine can be made: from the beginning of the log, or from a snapshot behind."""
-    lowest = max(replica.base.index, replica.not_whole_through)
+    lowest = replica.replayed_from
     sound = (snapshot.index for snapshot in replica.snapshots if not snapshot.problem)
     return not lowest or any(lowest <= index <= replica.last_index for index in sound)
 

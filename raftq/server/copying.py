@@ -2,8 +2,8 @@
 
 That a log is amnesiac stands in its segments for ever. So the entries that verify go, proved once more
 by their chain, into a new log under an incarnation of its own; the old directory is only read. A log
-that begins behind a snapshot, or is not whole up to one, takes that along; what it holds up to there
-goes with it as patches, as after any installed snapshot.
+that begins behind a snapshot takes that along, and so does one of which something was let go: then
+the machine begins there, and what is still held before it goes along in patches, whole or not.
 
 Rule: a copy that was cut is begun anew; only its whole directory ever gets the group's name.
 """
@@ -20,8 +20,11 @@ from raftq.raft.entry import Entry
 from raftq.raft.ready import SnapshotMeta, Write
 from raftq.server.made import clear
 from raftq.server.survey import first_membership, newest_snapshot
-from raftq.storage import horizon, small_file
+from raftq.storage import small_file
+from raftq.storage.compaction import REWRITE_BYTES
 from raftq.storage.group_log import GroupLog
+from raftq.storage.horizon import HORIZON, Horizon
+from raftq.storage.horizon import encode as encode_horizon
 from raftq.storage.offline import OfflineFile
 from raftq.storage.patch import Patch, patch_name
 from raftq.storage.patch import encode as encode_patch
@@ -53,8 +56,9 @@ def copy_log(environment: Environment, source: str, target: str, *, incarnation:
         membership=first_membership(disk, source),
     )
     log.close()
+    base: SnapshotMeta | None = None
     first = Index(1)
-    if stored.base.index or stored.not_whole_through:
+    if stored.replayed_from:
         base = _copy_snapshot(disk, stored, source, target, incarnation)
         first = Index(base.index + 1)
         _copy_history(disk, stored, source, target, incarnation, base.index)
@@ -70,6 +74,41 @@ def copy_log(environment: Environment, source: str, target: str, *, incarnation:
             portion, size = [], 0
     # Also without entries: the term, and the mark, are known afterwards.
     _append(environment, target, incarnation, stored, portion)
+    if base is not None:
+        _copy_older(disk, stored, source, target, base=base, incarnation=incarnation)
+
+
+def _copy_older(
+    disk: Disk, stored: Replica, source: str, target: str, *, base: SnapshotMeta, incarnation: int
+) -> None:
+    """What lies before the snapshot: the machine needs it no more, but readers and consumers do."""
+    previous = stored.base.chain
+    portion: list[Entry] = []
+    size = 0
+
+    def write() -> None:
+        patch = Patch(previous, tuple(portion))
+        path = f"{target}/{patch_name(patch.first, patch.last)}"
+        with closing(disk.open(path, create=True)) as file:
+            file.write(0, encode_patch(patch, incarnation))
+            file.sync_now()
+
+    for entry in _entries(disk, stored, source, stored.first_index):
+        if entry.index > base.index:
+            break
+        portion.append(entry)
+        size += entry.size
+        if size >= REWRITE_BYTES:
+            write()
+            previous, portion, size = entry.chain, [], 0
+    if portion:
+        write()
+        previous = portion[-1].chain
+    if previous != base.chain:
+        raise Corrupted(f"the log in {source} does not lead to its snapshot at {base.index}")
+    if stored.base.index < base.index:
+        horizon = Horizon(stored.base, base.index, ())
+        small_file.save(disk, f"{target}/{HORIZON}", encode_horizon(horizon))
 
 
 def _entries(disk: Disk, stored: Replica, source: str) -> Iterator[Entry]:
@@ -118,7 +157,7 @@ def _copy_snapshot(
 ) -> SnapshotMeta:
     """The newest sound snapshot that the log follows; its body proves itself."""
     meta = newest_snapshot(stored)
-    if meta is None or meta.index < max(stored.base.index, stored.not_whole_through):
+    if meta is None or meta.index < stored.replayed_from:
         raise Corrupted(f"the snapshot that the log in {source} begins behind is lost")
     name = snapshot_name(meta.index)
     with (

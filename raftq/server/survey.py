@@ -152,8 +152,8 @@ def _obstacle(held: Holding, stored: Replica, gaps: list[str], *, is_finished: b
         return "its directory was being made: it holds nothing"
     if not stored.segments:
         return "nothing of its log is left"
-    if held.first_index > 1 and (newest is None or newest.index < held.first_index - 1):
-        return "the snapshot that its log begins behind is lost"
+    if stored.replayed_from and (newest is None or newest.index < stored.replayed_from):
+        return "the snapshot that its machine begins with is lost"
     if gaps:
         return gaps[0]
     if not held.membership.voters:

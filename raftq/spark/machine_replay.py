@@ -38,7 +38,7 @@ def starts(directory: Path, replica: Replica) -> list[Index]:
     From each of them on all is held, and whole; a snapshot counts if it verifies and has the chain
     value that the log has there.
     """
-    lowest = max(replica.base.index, replica.not_whole_through)
+    lowest = replica.replayed_from
     found = [] if lowest else [Index(0)]
     chains = Chains(directory, replica)
     for snapshot in sorted(replica.snapshots):

@@ -114,6 +114,11 @@ class Replica:
     """Segments that are gone; their entries are read from patches."""
 
     @property
+    def replayed_from(self) -> Index:
+        """A machine is made from a snapshot here or behind; 0: from nothing."""
+        return max(self.base.index, self.not_whole_through)
+
+    @property
     def not_whole_through(self) -> Index:
         """The last entry of which bodies may be gone: no machine can be made from before it."""
         return max((live.last_index for live in self.ranges if live.not_whole), default=Index(0))

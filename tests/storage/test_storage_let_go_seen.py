@@ -3,15 +3,20 @@
 import json
 
 import pytest
+from repair_world import batch
 from storage_world import World
 from test_storage_compaction import make, run_pass
 from typer.testing import CliRunner
 
 from raftq.cli.main import app
+from raftq.env import Environment
 from raftq.raft.entry import is_whole
+from raftq.server.copying import copy_log
+from raftq.storage.group_log import GroupLog
 from raftq.storage.offline import open_directory
 from raftq.storage.reader import entries_in, read_replica
 from raftq.storage.reading import batches_in
+from raftq.storage.walk import Condition
 
 LIVE = {0, 31}
 
@@ -85,6 +90,31 @@ def test_a_digest_in_memory_is_no_batch(cluster):
     found = list(batches_in(entries, 5, 3, 0, 60))
     assert len(found) < len(entries)
     assert min(len(batch.data) for batch in found) > 16
+
+
+@pytest.mark.parametrize("steps", ["pack", "release", "pack and release", ""])
+def test_a_copy_of_a_log_that_let_go_is_as_good(steps):
+    """The machine begins at the snapshot; what lies before it is still there to be handed out."""
+    world = make()
+    if "pack" in steps:
+        run_pass(world, LIVE)
+    base = 20 if "release" in steps else 0
+    if base:
+        release(world, base)
+    world.kill()
+    environment = Environment(world.time, world.disk, None, None, world.boot)
+    copy_log(environment, "group-1", "group-2", incarnation=77)
+    disk = world.disk
+    log = GroupLog.open(disk, world.time, "group-2", incarnation=77, boot=world.boot)
+    assert (log.condition, log.damage, log.holes) == (Condition.OK, (), [])
+    assert (log.compaction.base.index, log.last_index) == (base, 60)
+    assert log.first_index == (57 if steps else 1)
+    for index in range(base + 1, 61):
+        assert log.chain(index) == world.writer.chain_at(index)
+    live = {offset for offset in LIVE if offset >= base} if "pack" in steps else range(base, 60)
+    for offset in live:
+        assert bytes(log.batches(5, 3, offset, offset + 1, 1)[0].data) == batch(offset)
+    log.close()
 
 
 def test_inspect_shows_what_is_gone(cluster):
