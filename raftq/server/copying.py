@@ -61,12 +61,9 @@ def copy_log(environment: Environment, source: str, target: str, *, incarnation:
     if stored.replayed_from:
         base = _copy_snapshot(disk, stored, source, target, incarnation)
         first = Index(base.index + 1)
-        _copy_history(disk, stored, source, target, incarnation, base.index)
     portion: list[Entry] = []
     size = 0
-    for entry in _entries(disk, stored, source):
-        if entry.index < first:
-            continue
+    for entry in _entries(disk, stored, source, first):
         portion.append(entry)
         size += entry.size
         if size >= PORTION_BYTES:
@@ -111,7 +108,7 @@ def _copy_older(
         small_file.save(disk, f"{target}/{HORIZON}", encode_horizon(horizon))
 
 
-def _entries(disk: Disk, stored: Replica, source: str) -> Iterator[Entry]:
+def _entries(disk: Disk, stored: Replica, source: str, first: Index) -> Iterator[Entry]:
     expected = int(stored.first_index)
     for live in stored.ranges:
         with closing(disk.open(f"{source}/{live.name}")) as file:
@@ -119,37 +116,8 @@ def _entries(disk: Disk, stored: Replica, source: str) -> Iterator[Entry]:
                 if entry.index != expected or not proved:
                     raise Corrupted(f"entry {expected} of {source} is lost")
                 expected += 1
-                yield entry
-
-
-def _copy_history(
-    disk: Disk, stored: Replica, source: str, target: str, incarnation: int, last: Index
-) -> None:
-    """The entries up to the snapshot at `last`, as patches, and a horizon that says so."""
-    if stored.base.index == last:
-        return
-    previous = stored.base.chain
-    portion: list[Entry] = []
-    size = 0
-    for entry in _entries(disk, stored, source):
-        if entry.index > last:
-            break
-        portion.append(entry)
-        size += entry.size
-        if size >= PORTION_BYTES or entry.index == last:
-            _write_patch(disk, target, Patch(previous, tuple(portion)), incarnation)
-            previous, portion, size = entry.chain, [], 0
-    if portion:
-        _write_patch(disk, target, Patch(previous, tuple(portion)), incarnation)
-    kept = horizon.Horizon(stored.base, last, ())
-    small_file.save(disk, f"{target}/{horizon.HORIZON}", horizon.encode(kept))
-
-
-def _write_patch(disk: Disk, target: str, patch: Patch, incarnation: int) -> None:
-    path = f"{target}/{patch_name(patch.first, patch.last)}"
-    with closing(disk.open(path, create=True)) as file:
-        file.write(0, encode_patch(patch, incarnation))
-        file.sync_now()
+                if entry.index >= first:
+                    yield entry
 
 
 def _copy_snapshot(
