@@ -49,7 +49,6 @@ class Retention:
 
     def __init__(self, group: "Group", clock: Clock, tuning: Tuning) -> None:
         self._group = group
-        self._clock = clock
         self._tuning = tuning
         self._machine = group.machine if isinstance(group.machine, Retaining) else None
         now = clock.monotonic()
@@ -63,16 +62,17 @@ class Retention:
     def tick(self, now: Micros) -> None:
         """Once a turn."""
         group, compaction = self._group, self._group.log.compaction
-        is_due = now >= self.deadline or compaction.bound != self._bound
-        if self._machine is None or not is_due:
+        if self._machine is None:
+            return
+        released, chain = self._machine.released
+        if compaction.base.index < released <= compaction.bound:
+            compaction.release(released, chain)
+        if now < self.deadline and compaction.bound == self._bound:
             return
         if group.log.needs_snapshot:
             self.deadline = Micros(now + SECOND)
             return
         self.reach_back()
-        released, chain = self._machine.released
-        if compaction.base.index < released <= compaction.bound:
-            compaction.release(released, chain)
         if now >= self._next_expiry:
             self._next_expiry = Micros(now + self._tuning.expire_micros)
             if group.leading:
@@ -81,10 +81,6 @@ class Retention:
             self._begin(now)
         pause = NEVER if self._pass is None else self._go_on()
         self.deadline = min(self._next_pass, self._next_expiry, Micros(now + pause))
-
-    def look_soon(self, now: Micros) -> None:
-        """Something was released: there may be something to do."""
-        self.deadline = min(self.deadline, now)
 
     def reach_back(self) -> None:
         """A log that began with a peer's snapshot: what is live before it belongs to it too."""
@@ -211,7 +207,6 @@ class Retention:
 
         def done(reply: object, _place: object) -> None:
             self._is_asking = False
-            self.look_soon(self._clock.monotonic())
             if isinstance(reply, Exception):
                 _log.info(f"{what} refused", group=self._group.group, reason=str(reply))
 

@@ -192,6 +192,11 @@ class QueueMachine:
         found = self._state.partitions.get((queue, partition))
         return None if found is None else found.next_offset
 
+    def readable_from(self, queue: QueueId, partition: Partition) -> int:
+        """What lies below is forgotten or released, though some of it may still be on a disk."""
+        found = self._state.partitions.get((queue, partition))
+        return 0 if found is None else max(found.floor, found.released)
+
     def knows_number(self, session: SessionId, number: int) -> bool:
         """Whether the session's command of this number has been applied: asking again repeats it."""
         found = self._state.sessions.get(session)

@@ -94,6 +94,7 @@ class Replay:
         end = Offset(next_offset)
         held = group.log.offsets(wanted.queue, wanted.partition)
         first = min(held[0], end) if held is not None else end
+        first = max(first, Offset(machine.readable_from(wanted.queue, wanted.partition)))
         if wanted.offset >= end:
             if not at_end and wanted.offset == end:
                 return False

@@ -128,8 +128,11 @@ class Compaction:
 
     @property
     def bound(self) -> Index:
-        """The last entry that need not be whole any more; see rule 1."""
-        return self._snapshots.bound
+        """The last entry that need not be whole any more; see rule 1.
+
+        What lies before a snapshot that was installed is never applied here.
+        """
+        return max(self._snapshots.bound, self._contents.reset_index)
 
     @property
     def base(self) -> SnapshotMeta:

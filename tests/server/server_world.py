@@ -5,6 +5,7 @@ import asyncio
 from raftq import batch
 from raftq.errors import Busy, ConnectionFailed, NoQuorum
 from raftq.host import Member
+from raftq.host.tuning import DEFAULT_TUNING
 from raftq.server import Address, Node, NodeConfig
 from raftq.sim.hardware import Hardware
 from raftq.sim.loop import SimLoop
@@ -200,8 +201,9 @@ def read_bodies(batches):
 class World:
     """A cluster. Use as a context manager."""
 
-    def __init__(self, *names, seed=1, groups=0, start=True):
+    def __init__(self, *names, seed=1, groups=0, start=True, tuning=DEFAULT_TUNING):
         self.names = names or NAMES
+        self.tuning = tuning
         self.groups = groups
         self.loop = SimLoop(seed=seed)
         self.fabric = Fabric(self.loop, seed=seed, latency=QUIET)
@@ -227,7 +229,9 @@ class World:
         for name in names or self.names:
             process, environment = self.machines[name].start()
             members = tuple(Member(each, each, PEER_PORT) for each in self.names)
-            config = NodeConfig(name, Address(name, CLIENT_PORT), members, groups=self.groups)
+            config = NodeConfig(
+                name, Address(name, CLIENT_PORT), members, groups=self.groups, tuning=self.tuning
+            )
             task = process.spawn(self._run(name, environment, config))
             self.until(lambda task=task, name=name: task.done() or name in self.nodes)
 
