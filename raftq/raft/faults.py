@@ -24,6 +24,12 @@ class Faults:
     heartbeat_commit_unchecked: bool = False
     """A heartbeat moves the commit index of a log whose chain was not compared."""
 
+    older_replies_counted: bool = False
+    """A leader counts what was acknowledged in an earlier term: it may have been truncated since."""
+
+    truncates_what_agrees: bool = False
+    """A follower ends its log where an append ends, also when all of that was there already."""
+
     no_pre_vote: bool = False
     """Campaigns begin with a real election."""
 

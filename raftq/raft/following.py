@@ -80,6 +80,9 @@ def on_append(follower: Replica, message: Append) -> None:
     if fresh and not _accept(follower, message.term, fresh):
         return
     verified = Index(previous + len(message.entries))
+    if follower.faults.truncates_what_agrees and message.entries and verified < log.last_index:
+        log.truncate(Index(verified + 1))
+        follower.persistence.void_from(Index(verified + 1))
     commit = min(message.commit_index, verified)
     if commit > follower.commit_index:
         follower.commit_to(commit)

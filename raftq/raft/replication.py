@@ -205,7 +205,9 @@ def _heartbeat(leader: Replica, progress: Progress) -> None:
 
 
 def on_append_reply(leader: Replica, message: AppendReply) -> None:
-    if leader.role is not Role.LEADER or message.term != leader.term:
+    if leader.role is not Role.LEADER or (
+        message.term != leader.term and not leader.faults.older_replies_counted
+    ):
         return
     progress = leader.progress.get(message.sender)
     if progress is None:

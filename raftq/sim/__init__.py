@@ -17,7 +17,10 @@ same run in every process, and a failure is repeated by repeating its seed.
     disk       a disk that knows what is durable, and forgets the rest on power loss
     hardware   one machine: clock, disk and a process at a time; kill, power loss, start
     trace      rolling hash over what happened, and a table of it for people
-    nemesis    draws faults from the seed, and heals them
+    fault_plan which faults a run has, and when, drawn from the seed
+    nemesis    lets the faults of a plan happen, and heals them
+    link_faults  those of them that are done to links
+    operator   what people do: have a lost disk replaced
     checkers   pure observers of the replicated logs: what must never be seen
     ledger     pure observer of messages: lost, invented, doubled, out of order
     cluster    real nodes on machines, and machines for clients

@@ -7,10 +7,12 @@ turn, which a scenario arranges (the seed still varies when exactly).
 
 from typing import Final, NamedTuple
 
+from raftq.host.identity import group_directory
+from raftq.ids import METADATA_GROUP
 from raftq.queue.faults import Faults as QueueFaults
 from raftq.raft.faults import Faults as RaftFaults
 from raftq.sim.cluster import NO_BUGS, Bugs
-from raftq.sim.run import MESSAGE_BYTES, Plan, Result, carry_out
+from raftq.sim.run import MESSAGE_BYTES, TERMS_PER_SCENARIO, Plan, Result, carry_out
 from raftq.sim.stage import Scenario, Stage
 from raftq.storage.faults import Faults as StorageFaults
 
@@ -26,6 +28,8 @@ class SeededBug(NamedTuple):
     scenario: Scenario
     message_bytes: int = MESSAGE_BYTES
     operations: int = OPERATIONS
+    nodes: int = NODES
+    terms: int = TERMS_PER_SCENARIO
 
 
 async def power_fails_everywhere(stage: Stage) -> None:
@@ -172,6 +176,82 @@ async def deaf_node_campaigns(stage: Stage) -> None:
         await stage.pause(0.2, 0.4)
 
 
+async def sync_fails_before_power(stage: Stage) -> None:
+    """One sync fails on every node, and soon afterwards all power."""
+    for _ in range(4):
+        await stage.leader()
+        await stage.pause(0.3, 0.8)
+        for node in stage.nodes:
+            stage.fail_next_sync(node)
+        await stage.pause(0.001, 0.03)
+        stage.power_loss(*stage.nodes)
+        await stage.pause(0.3, 0.5)
+        stage.heal()
+
+
+async def link_breaks_while_disk_is_slow(stage: Stage) -> None:
+    """A follower's disk is slow; its link breaks when more waits than one append carries, and the
+    leader finds out anew what it has.
+    """
+    for _ in range(5):
+        leader = await stage.leader()
+        slow = stage.others(leader)[0]
+        await stage.pause(0.2, 0.4)
+        stage.stall(slow, 1.5, times=4)
+        for _ in range(3):
+            await stage.pause(0.3, 0.5)
+            stage.reset(leader, [slow])
+        stage.heal()
+
+
+async def reply_outlives_its_term(stage: Stage) -> None:
+    """A leader of five is cut off with one follower, whose disk is slow. It is deposed, its tail and
+    the follower's are replaced, and it leads again. Only now that follower's disk has done what it
+    was asked in the old term, and its answers leave.
+    """
+    group = METADATA_GROUP
+    for _ in range(6):
+        old = await stage.leader(group)
+        await stage.pause(0.1, 0.3)
+        slow, *rest = stage.others(old)
+        delay = 0.7 + 0.5 * stage.choose.random()
+        stage.stall(slow, delay, times=1, where=group_directory(group))
+        stage.cut(old, rest)
+        await stage.command(old, 6)
+        new = await stage.new_leader(old, seconds=1.0, group=group)
+        if new is not None:
+            for node in rest:
+                stage.join(old, node)
+            await stage.pause(0.005, 0.05)
+            stage.transfer(new, old)
+            if await stage.leads(old, group, seconds=0.3):
+                stage.block(old, slow)
+                stage.cut(old, rest[1:])
+                await stage.command(old, 20)
+        stage.heal()
+        await stage.pause(0.3, 0.6)
+
+
+async def leaders_change_while_members_do(stage: Stage) -> None:
+    """A disk is lost and replaced. Leadership moves on and on, and who gets it is asked at once for
+    the next step.
+    """
+    await stage.pause(0.5, 1.0)
+    victim = stage.others(await stage.leader())[0]
+    stage.lose_disk(victim)
+    await stage.pause(0.5, 1.0)
+    await stage.replace(victim)
+    for _ in range(20):
+        leader = await stage.leader()
+        follower = next(node for node in stage.others(leader) if node != victim)
+        for node in stage.nodes:
+            stage.stall(node, 0.05, times=4)
+        stage.transfer(leader, follower)
+        await stage.hurry_changes(seconds=0.1 + 0.2 * stage.choose.random())
+    stage.heal()
+    await stage.replaced()
+
+
 BUGS: Final[dict[str, SeededBug]] = {
     "ack-before-fsync": SeededBug(
         Bugs(raft=RaftFaults(ack_before_fsync=True)), power_fails_everywhere
@@ -200,6 +280,24 @@ BUGS: Final[dict[str, SeededBug]] = {
         Bugs(queue=QueueFaults(duplicate_answered_early=True)), client_repeats_to_deposed_leader
     ),
     "no-dedup": SeededBug(Bugs(queue=QueueFaults(no_dedup=True)), client_repeats_to_deposed_leader),
+    "failed-sync-repeated": SeededBug(
+        Bugs(storage=StorageFaults(failed_sync_repeated=True)), sync_fails_before_power
+    ),
+    "truncates-what-agrees": SeededBug(
+        Bugs(raft=RaftFaults(truncates_what_agrees=True)),
+        link_breaks_while_disk_is_slow,
+        message_bytes=100_000,
+        operations=1_500,
+    ),
+    "older-replies-counted": SeededBug(
+        Bugs(raft=RaftFaults(older_replies_counted=True)),
+        reply_outlives_its_term,
+        nodes=5,
+        terms=60,
+    ),
+    "change-before-no-op": SeededBug(
+        Bugs(raft=RaftFaults(change_before_noop=True)), leaders_change_while_members_do, terms=60
+    ),
     "no-pre-vote": SeededBug(Bugs(raft=RaftFaults(no_pre_vote=True)), deaf_node_campaigns),
 }
 
@@ -208,11 +306,12 @@ def look_for(name: str, seed: int, *, is_there: bool = True, table: bool = False
     """Run the scenario of a bug: with the bug, or to see that it is clean without."""
     bug = BUGS[name]
     plan = Plan(
-        nodes=NODES,
+        nodes=bug.nodes,
         seconds=SECONDS,
         operations=bug.operations,
         bugs=bug.bugs if is_there else NO_BUGS,
         scenario=bug.scenario,
         message_bytes=bug.message_bytes,
+        terms=bug.terms,
     )
     return carry_out(seed, plan, table=table)

@@ -9,6 +9,8 @@ not fit those before. Nothing is sampled: a violation is found in the very callb
                         changes and is the same everywhere; machines are equal at an equal index
     LeaderCompleteness  a new leader holds everything that was committed in earlier terms
     Durability          nothing that promises durable state leaves before that state is synced
+    CommitQuorum        what a leader commits, a quorum has promised to hold, and holds
+    MembershipRules     configurations follow one another so that their majorities meet
 
 Logs are compared by their chain: equal chains at an index mean equal entries up to it.
 
@@ -19,9 +21,10 @@ Rules
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from raftq.ids import GroupId, Index, ReplicaId, Term, WriteSeq
+from raftq.raft import Membership
 
 Chain = bytes
 ChainAt = Callable[[Index], Chain | None]
@@ -74,6 +77,13 @@ class LogAgreement:
         if first != chain:
             raise ViolationError(
                 f"group {group}: {node} committed another log up to index {index} than {other}"
+            )
+
+    def truncated(self, node: str, group: GroupId, start: Index, chain: Chain | None) -> None:
+        """The node ends its log before `start`, where it had this chain."""
+        if (known := self._committed.get((group, start))) is not None and known[0] == chain:
+            raise ViolationError(
+                f"group {group}: {node} truncates index {start}, which {known[1]} has committed"
             )
 
     def applied(self, node: str, group: GroupId, index: Index) -> None:
@@ -199,6 +209,11 @@ class Durability:
             if index > self._promised.get((group, node), 0):
                 self._promised[group, node] = index
 
+    def promised(self, node: str, group: GroupId, *, synced: WriteSeq) -> Index:
+        """What the node has let others count, and has not taken back, when `synced` is synced."""
+        self.synced(node, group, synced)
+        return self._promised.get((group, node), Index(0))
+
     def voted(self, node: str, group: GroupId, term: Term, *, after: WriteSeq) -> None:
         """The node votes in `term`, or asks for votes, as soon as `after` is synced."""
         known, _, seq = self._votes.get((group, node), (term, 0, 0))
@@ -206,4 +221,56 @@ class Durability:
             raise ViolationError(
                 f"group {group}: {node} votes in term {term} by write {seq}, when writes up to "
                 f"{after} are synced"
+            )
+
+
+class CommitQuorum:
+    """What is committed is held by a quorum: no leader counts what was never, or is no more, there."""
+
+    @staticmethod
+    def committed(
+        node: str,
+        group: GroupId,
+        index: Index,
+        *,
+        promised: Mapping[ReplicaId, Index],
+        memberships: Iterable[Membership],
+    ) -> None:
+        """The leader `node` committed up to `index`, under one of these configurations."""
+        if not any(membership.committed(promised) >= index for membership in memberships):
+            raise ViolationError(
+                f"group {group}: {node} committed index {index}; promised is only {dict(promised)}"
+            )
+
+
+class MembershipRules:
+    """One change at a time, none before the leader's term has begun, and majorities that meet."""
+
+    @staticmethod
+    def changed(
+        node: str,
+        group: GroupId,
+        before: Membership,
+        following: Membership,
+        *,
+        before_index: Index,
+        commit_index: Index,
+        term_start: Index,
+    ) -> None:
+        """The leader `node` appended `following` to a log in which `before` was in force."""
+        if commit_index < term_start:
+            raise ViolationError(
+                f"group {group}: {node} changes the membership before anything of its own term is "
+                f"committed: {commit_index} is, and its term begins at {term_start}"
+            )
+        if before_index > commit_index:
+            raise ViolationError(
+                f"group {group}: {node} changes the membership while the change at {before_index} "
+                f"is not committed; {commit_index} is"
+            )
+        is_joint = before.outgoing or following.outgoing == before.voters
+        if not is_joint and len(set(before.voters) ^ set(following.voters)) > 1:
+            raise ViolationError(
+                f"group {group}: {node} changes the voters {before.voters} to {following.voters} in "
+                "one step: their majorities need not meet"
             )

@@ -11,6 +11,7 @@ Rules
 """
 
 import asyncio
+import contextvars
 import errno
 import random
 from collections.abc import Coroutine, Sequence
@@ -18,11 +19,13 @@ from typing import Any, NamedTuple
 
 from raftq.env import Environment
 from raftq.host import Group, Member
+from raftq.host.changes import advance
 from raftq.host.tuning import DEFAULT_TUNING, Tuning
 from raftq.ids import METADATA_GROUP, GroupId, Micros
 from raftq.limits import KIB, MIB
 from raftq.queue.faults import NO_FAULTS as NO_QUEUE_FAULTS
 from raftq.queue.faults import Faults as QueueFaults
+from raftq.raft import Role
 from raftq.raft.faults import NONE as NO_RAFT_FAULTS
 from raftq.raft.faults import Faults as RaftFaults
 from raftq.server import Address, Node, NodeConfig
@@ -49,8 +52,7 @@ START_PAUSE_MICROS = 500_000
 
 SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
 RESERVE_BYTES = 1 * MIB
-SNAPSHOT_ENTRIES_MIN = 40
-SNAPSHOT_ENTRIES_SPREAD = 10
+SNAPSHOT_ENTRIES = (40, 80, 160, 400)
 RETENTION_MICROS = (300_000, 2_000_000, 10_000_000)
 CHECKPOINT_ENTRIES = (40, 400)
 
@@ -67,11 +69,11 @@ NO_BUGS = Bugs()
 
 
 def draw_tuning(choose: random.Random) -> Tuning:
-    """Everything small: segments roll, snapshots are taken and digests compared many times a run."""
+    """All is small: segments roll, snapshots are taken, and what is settled goes, many times a run."""
     first = choose.choice(SEGMENT_BYTES)
     largest = choose.choice([size for size in SEGMENT_BYTES if size >= first])
     return Tuning(
-        snapshot_entries=int(SNAPSHOT_ENTRIES_MIN * SNAPSHOT_ENTRIES_SPREAD ** choose.random()),
+        snapshot_entries=choose.choice(SNAPSHOT_ENTRIES),
         checkpoint_entries=choose.choice(CHECKPOINT_ENTRIES),
         retention_micros=choose.choice(RETENTION_MICROS),
         expire_micros=choose.choice(RETENTION_MICROS),
@@ -180,7 +182,10 @@ class SimCluster:
                 if name not in self._failing:
                     self._stopped[name] = True
                     again = Micros(self.loop.now + START_PAUSE_MICROS)
-                    self.loop.call_at_micros(again, self._start_again, name)
+                    # This is still the process that stopped: what it schedules never runs.
+                    self.loop.call_at_micros(
+                        again, self._start_again, name, context=contextvars.Context()
+                    )
 
         self.loop.call_at_micros(self.loop.now, stop)
 
@@ -249,6 +254,18 @@ class SimCluster:
         process.call(self.servers[node].router.handle, request)
         return kinds
 
+    def hurry_changes(self, node: str) -> None:
+        """Ask who has only just won an election here for the next step of its membership change."""
+        process, machine = self._machines[node].process, self.servers[node].metadata.machine
+        if process is None or machine is None:
+            return
+        for group in self.servers[node].host.groups.values():
+            work = machine.work_for_members(group.group)
+            if work.leaving and group.raft.role is Role.LEADER and not group.leading:
+                joining = {each.replica: each.node for each in work.joining}
+                leaving = {each.replica: each.node for each in work.leaving}
+                process.call(advance, group, joining=joining, leaving=leaving)
+
     def pause(self, node: str) -> None:
         if not self._stopped.pop(node, False):
             self._machines[node].pause()
@@ -259,13 +276,13 @@ class SimCluster:
         else:
             self.restart(node)
 
-    def leader(self) -> str | None:
-        """Who leads the first group that serves a queue; of two that believe it, the later one."""
+    def leader(self, group: GroupId | None = None) -> str | None:
+        """Who leads that group, or the first that serves a queue; of two that believe it, the later."""
         leading = [
             (replica.group != METADATA_GROUP, -replica.group, replica.raft.term, name)
             for name, node in self.servers.items()
             for replica in node.host.groups.values()
-            if replica.leading
+            if replica.leading and group in {None, replica.group}
         ]
         return max(leading)[-1] if leading else None
 
@@ -300,6 +317,14 @@ class SimCluster:
     def fail_syncs(self, node: str) -> None:
         self._failing[node] = True
         self._machines[node].disk.fail_syncs(-1)
+
+    def fail_next_sync(self, node: str) -> None:
+        """One sync fails with EIO, and no other; all else is as with `fail_syncs`."""
+        self._failing[node] = True
+        self._machines[node].disk.fail_syncs(1)
+
+    def has_failing_syncs(self, node: str) -> bool:
+        return node in self._failing
 
     def mend_syncs(self, node: str) -> None:
         self._machines[node].disk.fail_syncs(0)

@@ -28,7 +28,7 @@ were not committed yet, uncertain as well.
 """
 
 SECTOR = 4 * KIB
-CLASSES = ("flip", "flip", "sector", "zeros", "index", "header", "patch", "file")
+CLASSES = ("flip", "flip", "sector", "zeros", "misdirected", "index", "header", "patch", "file")
 
 
 class _Lying(NamedTuple):
@@ -93,7 +93,7 @@ class Rot:
         if kind == "file" and path != newest and is_all:
             disk.lose_file(path)
             return f"rot: {path} is gone", in_file
-        if kind in {"sector", "zeros"}:
+        if kind in {"sector", "zeros", "misdirected"}:
             start = header.position if kind == "zeros" else header.position // SECTOR * SECTOR
             stop = start + SECTOR
             touched = [
@@ -102,7 +102,14 @@ class Rot:
                 if each.header.position < stop and each.header.end > start
             ]
             if start >= SECTOR and all(each in in_file for each in touched):
-                disk.zero(path, start, min(stop, len(disk.contents(path))))
+                contents = disk.contents(path)
+                stop = min(stop, len(contents))
+                if kind == "misdirected":
+                    # What was to be written elsewhere lies here: whole, with a right checksum.
+                    other = choose.randrange(len(contents) // SECTOR) * SECTOR
+                    disk.overwrite(path, start, contents[other : other + SECTOR][: stop - start])
+                else:
+                    disk.zero(path, start, stop)
                 return f"rot: {kind} at {start} of {path}", touched
         position = choose.randrange(header.position, header.end)
         disk.flip_bit(path, position, choose.randrange(8))

@@ -17,6 +17,7 @@ from typing import Any
 
 from raftq.client.client import AsyncClient
 from raftq.env import Environment
+from raftq.host.tuning import Tuning
 from raftq.ids import Micros
 from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import NO_BUGS, Bugs, SimCluster, draw_tuning
@@ -77,7 +78,8 @@ class Plan:
     """What a run consists of; the seed decides the rest.
 
     `nodes` 0: the seed chooses 3 or 5. `kinds` limits the faults that are drawn. A `scenario` takes
-    their place, and lasts as long as it does. Bodies have up to `message_bytes`.
+    their place, lasts as long as it does, and explains up to `terms`. Bodies have up to
+    `message_bytes`.
     """
 
     nodes: int = 0
@@ -88,6 +90,8 @@ class Plan:
     bugs: Bugs = NO_BUGS
     scenario: Scenario | None = None
     message_bytes: int = MESSAGE_BYTES
+    terms: int = TERMS_PER_SCENARIO
+    tuning: Tuning | None = None
 
 
 def simulate(
@@ -138,7 +142,7 @@ class _Run:
             clients=len(HOSTS),
             groups=choose.choice((1, 1, 2)),
             bugs=plan.bugs,
-            tuning=draw_tuning(generator(seed, "tuning")),
+            tuning=plan.tuning or draw_tuning(generator(seed, "tuning")),
         )
         self.availability = Availability(bound=Micros(UNAVAILABLE_SECONDS_MAX * MICROS))
         self.workload = Workload(
@@ -203,7 +207,7 @@ class _Run:
         """Elections are rare events: a node that cannot win one must not force others to vote."""
         allowed = TERMS_MIN + sum(_terms_of(fault) for fault in self.nemesis.begun)
         if self.plan.scenario is not None:
-            allowed = TERMS_PER_SCENARIO
+            allowed = self.plan.terms
         for group, term in self.cluster.watch.highest_term.items():
             if term > allowed:
                 raise ViolationError(f"group {group} went through {term} terms")

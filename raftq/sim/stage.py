@@ -11,13 +11,15 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from raftq.ids import Micros
+from raftq.ids import GroupId, Micros
 from raftq.sim.checkers import ViolationError
 from raftq.sim.cluster import SimCluster
 from raftq.sim.loop import MICROS
 
 LEADER_SECONDS_MAX = 10
 LOOK_SECONDS = 0.01
+HURRY_SECONDS = 0.001
+COMMAND_SECONDS = 0.01
 SYNC_LOOK_SECONDS = 0.001
 SYNC_LOOKS_MAX = 1_000
 REPLACE_LOOK_SECONDS = 0.1
@@ -32,6 +34,7 @@ class Stage:
         self.cluster = cluster
         self.choose = choose
         self._down: dict[str, bool] = {}
+        self._commands = 0
 
     @property
     def nodes(self) -> list[str]:
@@ -44,23 +47,33 @@ class Stage:
         """Let between `low` and `high` seconds pass."""
         await asyncio.sleep(low + (high - low) * self.choose.random())
 
-    async def leader(self) -> str:
-        """Who leads, as soon as anybody does."""
+    async def leader(self, group: GroupId | None = None) -> str:
+        """Who leads (that group), as soon as anybody does."""
         for _ in range(int(LEADER_SECONDS_MAX / LOOK_SECONDS)):
-            leader = self.cluster.leader()
+            leader = self.cluster.leader(group)
             if leader is not None:
                 return leader
             await asyncio.sleep(LOOK_SECONDS)
         return self.nodes[0]
 
-    async def new_leader(self, old: str, *, seconds: float) -> str | None:
+    async def new_leader(
+        self, old: str, *, seconds: float, group: GroupId | None = None
+    ) -> str | None:
         """Another leader than `old`, or None if there is none in time."""
         for _ in range(int(seconds / LOOK_SECONDS)):
-            leader = self.cluster.leader()
+            leader = self.cluster.leader(group)
             if leader not in {None, old}:
                 return leader
             await asyncio.sleep(LOOK_SECONDS)
         return None
+
+    async def leads(self, node: str, group: GroupId, *, seconds: float) -> bool:
+        """Whether the node comes to lead the group in time."""
+        for _ in range(int(seconds / LOOK_SECONDS)):
+            if self.cluster.leader(group) == node:
+                return True
+            await asyncio.sleep(LOOK_SECONDS)
+        return False
 
     async def just_synced(self, node: str) -> None:
         """Wait until something that the node was sent has just become durable there."""
@@ -90,6 +103,11 @@ class Stage:
             self.cluster.block(one, other)
             self.cluster.block(other, one)
 
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets from one host to the other; the way back is open."""
+        self.tell(f"block {source} > {target}")
+        self.cluster.block(source, target)
+
     def reset(self, one: str, others: Iterable[str]) -> None:
         """All connections between a host and some others break; the ends learn it when they can."""
         for other in others:
@@ -99,6 +117,13 @@ class Stage:
         self.tell(f"join {one} {other}")
         self.cluster.unblock(one, other)
         self.cluster.unblock(other, one)
+
+    async def command(self, node: str, times: int) -> None:
+        """Have the node, if it leads group 0, put so many commands into that group's log."""
+        for _ in range(times):
+            self._commands += 1
+            self.cluster.control(node, do="create_queue", name=f"extra-{self._commands}", config={})
+            await asyncio.sleep(COMMAND_SECONDS)
 
     def transfer(self, old: str, new: str) -> None:
         """A leader hands over, as an operator may ask it to."""
@@ -119,10 +144,23 @@ class Stage:
         for other in self.others(node):
             self.cluster.block(node, other)
 
-    def stall(self, node: str, seconds: float, *, times: int = MANY) -> None:
-        """The next syncs of the node take so much longer."""
+    def stall(self, node: str, seconds: float, *, times: int = MANY, where: str = "") -> None:
+        """The next syncs of the node's files, or of those whose path contains `where`, take longer."""
         self.tell(f"stall {seconds:.3f} s", node)
-        self.cluster.machine(node).disk.stall(Micros(int(seconds * MICROS)), times=times)
+        disk = self.cluster.machine(node).disk
+        disk.stall(Micros(int(seconds * MICROS)), times=times, path_contains=where)
+
+    def fail_next_sync(self, node: str) -> None:
+        """The node's next sync fails, and what it was to cover is lost with the power."""
+        self.tell("a sync will fail", node)
+        self.cluster.fail_next_sync(node)
+
+    async def hurry_changes(self, *, seconds: float) -> None:
+        """Who leads a group is asked for the next step of its change, however fresh its term is."""
+        for _ in range(int(seconds / HURRY_SECONDS)):
+            for name in self.cluster.serving():
+                self.cluster.hurry_changes(name)
+            await asyncio.sleep(HURRY_SECONDS)
 
     def kill(self, *nodes: str) -> None:
         for node in nodes:
@@ -178,6 +216,10 @@ class Stage:
         """All links open, all disks quick, all nodes up."""
         self.cluster.fabric.heal()
         self.cluster.end_stalls()
+        for node in self.nodes:
+            if self.cluster.has_failing_syncs(node):
+                self._down.pop(node, None)
+                self.cluster.mend_syncs(node)
         self.restart(*tuple(self._down))
 
 

@@ -53,6 +53,10 @@ class Target(Protocol):
         """Syncs fail with EIO from now on; a node that meets that stops."""
         ...
 
+    def fail_next_sync(self, node: str) -> None:
+        """One sync fails with EIO, and no other; a node that meets that stops."""
+        ...
+
     def mend_syncs(self, node: str) -> None:
         """Syncs work again, and the node is started if it has stopped."""
         ...

@@ -14,14 +14,17 @@ Rules
 from types import TracebackType
 
 from raftq.host import Group
-from raftq.ids import GroupId, Index, Term
+from raftq.ids import GroupId, Index, ReplicaId, Term
 from raftq.raft import Entry, Message, Ready, Role, Write
-from raftq.raft.messages import AppendReply, VoteReply, VoteRequest
+from raftq.raft.entry import MEMBERSHIP
+from raftq.raft.messages import AppendReply, SnapshotReply, VoteReply, VoteRequest
 from raftq.sim.checkers import (
+    CommitQuorum,
     Durability,
     ElectionSafety,
     LeaderCompleteness,
     LogAgreement,
+    MembershipRules,
     ViolationError,
 )
 from raftq.sim.loop import SimLoop
@@ -38,6 +41,8 @@ class Watch:
         self.agreement = LogAgreement()
         self.completeness = LeaderCompleteness()
         self.durability = Durability()
+        self.quorum = CommitQuorum()
+        self.members = MembershipRules()
         self.violations: list[str] = []
         self.entries_applied = 0
         self.highest_term: dict[GroupId, Term] = {}
@@ -45,11 +50,14 @@ class Watch:
         self._digest_every = digest_every
         self._kept = _Kept(self)
         self._led: dict[tuple[str, GroupId], Term] = {}
+        self._replicas: dict[GroupId, dict[ReplicaId, Group]] = {}
+        """The newest process' replica of each id, running or not."""
 
     # --- host.Witness --------------------------------------------------------------------------
 
     def restored(self, group: Group) -> None:
         node = _speaker(group)
+        self._replicas.setdefault(group.group, {})[group.replica] = group
         self.agreement.restored(node, group.group, group.applied_index)
         is_whole = group.log.condition is Condition.OK
         with self.kept():
@@ -59,8 +67,10 @@ class Watch:
         with self.kept():
             node, raft = _speaker(group), group.raft
             if ready.write is not None:
-                self._wrote(node, group.group, ready.write)
+                self._wrote(node, group, ready.write)
             self._promised(node, group, ready)
+            if ready.apply and raft.role is Role.LEADER:
+                self._committed(node, group, ready.apply[-1].index)
             if raft.term > self.highest_term.get(group.group, 0):
                 self.highest_term[group.group] = raft.term
             if raft.role is Role.LEADER and self._led.get((node, group.group)) != raft.term:
@@ -78,15 +88,51 @@ class Watch:
             if entry.index % self._digest_every == 0:
                 self.agreement.digest(node, number, entry.index, group.machine.digest())
 
-    def _wrote(self, node: str, group: GroupId, write: Write) -> None:
-        for entry in write.entries:
-            self.agreement.appended(node, group, entry.index, entry.term, entry.chain)
+    def _wrote(self, node: str, group: Group, write: Write) -> None:
+        number = group.group
         if write.truncate_from:
-            self.durability.truncated(node, group, write.truncate_from)
+            chain = group.log.chain(write.truncate_from)
+            self.agreement.truncated(node, number, write.truncate_from, chain)
+            self.durability.truncated(node, number, write.truncate_from)
+        for entry in write.entries:
+            self.agreement.appended(node, number, entry.index, entry.term, entry.chain)
+            if entry.kind == MEMBERSHIP and self._is_own(group, entry):
+                self._changed(node, group, entry.index)
         if write.entries:
             first = write.entries[0].index
-            self.durability.wrote(node, group, write.seq, first=first, last=write.last_index)
-        self.durability.wrote_vote(node, group, write.seq, write.term, write.vote)
+            self.durability.wrote(node, number, write.seq, first=first, last=write.last_index)
+        self.durability.wrote_vote(node, number, write.seq, write.term, write.vote)
+
+    @staticmethod
+    def _is_own(group: Group, entry: Entry) -> bool:
+        return group.raft.role is Role.LEADER and entry.term == group.raft.term
+
+    def _changed(self, node: str, group: Group, index: Index) -> None:
+        raft, before_index = group.raft, Index(index - 1)
+        before = raft.log.membership_at(before_index)
+        while before_index > raft.log.floor and (
+            raft.log.membership_at(Index(before_index - 1)) is before
+        ):
+            before_index = Index(before_index - 1)
+        self.members.changed(
+            node,
+            group.group,
+            before,
+            raft.log.membership_at(index),
+            before_index=before_index,
+            commit_index=raft.commit_index,
+            term_start=raft.term_start,
+        )
+
+    def _committed(self, node: str, group: Group, index: Index) -> None:
+        raft, number = group.raft, group.group
+        promised = {
+            replica: self.durability.promised(_speaker(other), number, synced=other.persisted)
+            for replica, other in self._replicas[number].items()
+        }
+        # It was counted under the present configuration, or the one before.
+        memberships = (raft.membership, raft.membership_at(index))
+        self.quorum.committed(node, number, index, promised=promised, memberships=memberships)
 
     def _promised(self, node: str, group: Group, ready: Ready) -> None:
         """Whatever leaves now rests on what is synced now; what waits, on what it waits for."""
@@ -98,6 +144,9 @@ class Watch:
                 if isinstance(message, AppendReply):
                     if message.success:
                         durability.acknowledged(node, number, message.match_index, after=after)
+                elif isinstance(message, SnapshotReply):
+                    if message.installed:
+                        durability.acknowledged(node, number, message.index, after=after)
                 elif _is_vote(message):
                     durability.voted(node, number, message.term, after=after)
         counted = group.raft.matches.get(group.replica)

@@ -13,6 +13,9 @@ class Faults:
     completion_for_other_file: bool = False
     """A roll does not wait; a completion of the new segment is taken for the old one too."""
 
+    failed_sync_repeated: bool = False
+    """A sync that failed is asked for again; if that succeeds, all is taken for synced."""
+
     patch_not_joined_behind: bool = False
     """What a peer gave for a hole is taken although the log does not go on from it."""
 

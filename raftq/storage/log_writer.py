@@ -57,7 +57,6 @@ from raftq.storage.unit import (
 SPACE_CHECK_MICROS = 100_000
 """How often free space is looked at: one cheap system call."""
 
-
 FAST_BYTES_PER_SECOND = 16 * MIB
 """A log that fills its segment faster than this gets the next one reserved, not written."""
 
@@ -292,6 +291,9 @@ class LogWriter:
         number, seq, size = self._syncing
         self._syncing = None
         if error is not None:
+            if self._faults.failed_sync_repeated:
+                self._sync()
+                return
             self.fail(error)
             return
         self.syncs += 1

@@ -79,6 +79,7 @@ def test_broken_promises_are_seen_as_they_are_made(switch, weights):
         ("vote_unsynced", CRASHES, "both lead"),
         ("ack_before_fsync", CRASHES, ""),
         ("heartbeat_commit_unchecked", CUTS, "another entry"),
+        ("truncates_what_agrees", CUTS, ""),
         ("no_pre_vote", {}, "deposed a healthy leader"),
     ],
 )

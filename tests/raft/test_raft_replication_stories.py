@@ -6,6 +6,7 @@ from raft_stories import deposed_with_tail, led
 
 from raftq.ids import Index, ReplicaId, Term
 from raftq.limits import HEARTBEAT_MICROS
+from raftq.raft.faults import NONE, Faults
 from raftq.raft.messages import (
     Append,
     AppendReply,
@@ -43,9 +44,9 @@ def test_success_never_rewinds_what_is_sent_next():
     assert cluster.core(1).commit_index == indexes[-1]
 
 
-def test_acknowledgement_of_an_older_term_does_not_count():
-    """The reply crawled while its receiver was deposed and elected again."""
-    cluster = led(5)
+def replies_crawl(faults):
+    """They arrive when their receiver has been deposed and elected again, and is cut off."""
+    cluster = led(5, faults=faults)
     crawling = []
     cluster.drop = lambda m: isinstance(m, AppendReply) and not crawling.append(m)
     for number in range(3):
@@ -60,7 +61,35 @@ def test_acknowledgement_of_an_older_term_does_not_count():
     for message in crawling:
         forged = message._replace(match_index=index)
         cluster.step(forged)
+    return cluster, index
+
+
+def test_acknowledgement_of_an_older_term_does_not_count():
+    cluster, index = replies_crawl(NONE)
     assert cluster.core(1).commit_index < index
+
+
+def test_whoever_counts_them_commits_what_it_holds_alone():
+    cluster, index = replies_crawl(Faults(older_replies_counted=True))
+    assert cluster.core(1).commit_index == index
+
+
+def test_whoever_truncates_what_agrees_loses_what_was_acknowledged():
+    """A late append of the same term ends before what was acknowledged since."""
+    cluster = led(faults=Faults(truncates_what_agrees=True))
+    late = []
+    cluster.drop = lambda m: isinstance(m, Append) and m.to == 2 and not late.append(m)
+    cluster.propose(1, b"a")
+    cluster.drop = lambda m: False
+    cluster.advance(300_000)
+    # Where all is committed already, there is nothing left to truncate.
+    cluster.drop = lambda m: isinstance(m, AppendReply)
+    cluster.propose(1, b"PAID")
+    cluster.deliver()
+    before = cluster.core(2).last_index
+    for message in late:
+        cluster.step(message)
+    assert cluster.core(2).last_index < before
 
 
 def test_only_an_acknowledged_prefix_is_reported():

@@ -17,7 +17,8 @@ from raftq.sim.reexec import fix_hashes, has_fixed_hashes
 from raftq.sim.trace import Trace
 
 SECOND = 1_000_000
-ITS_KINDS = [kind for kind in KINDS if kind not in {"sync_error", "disk_full", "rot"}]
+OF_DISKS = {"sync_error", "sync_error_of_all", "disk_full", "rot", "lose_disk"}
+ITS_KINDS = [kind for kind in KINDS if kind not in OF_DISKS]
 """A toy stops for good when its disk does."""
 
 NODES = ("n1", "n2", "n3", "n4", "n5")

@@ -2,11 +2,14 @@
 
 import pytest
 
+from raftq.raft import Membership
 from raftq.sim.checkers import (
+    CommitQuorum,
     Durability,
     ElectionSafety,
     LeaderCompleteness,
     LogAgreement,
+    MembershipRules,
     ViolationError,
 )
 from raftq.sim.ledger import Availability, Delivery, Ledger, Place
@@ -180,6 +183,70 @@ def test_a_truncation_takes_promises_back():
     checker.restored("n1", G, 10, is_whole=True)
     with pytest.raises(ViolationError, match="acknowledged index 10"):
         checker.restored("n1", G, 9, is_whole=True)
+
+
+def test_what_is_committed_is_not_truncated():
+    checker = LogAgreement()
+    checker.committed("n1", G, 5, chain("a"))
+    checker.truncated("n2", G, 5, chain("b"))
+    checker.truncated("n2", G, 6, chain("a"))
+    with pytest.raises(ViolationError, match="n2 truncates index 5, which n1 has committed"):
+        checker.truncated("n2", G, 5, chain("a"))
+
+
+# --- CommitQuorum ----------------------------------------------------------------------------------
+
+
+def test_what_is_committed_is_promised_by_a_quorum():
+    single, joint = Membership((1, 2, 3)), Membership((1, 2, 4), (), (1, 2, 3))
+    promised = {1: 9, 2: 9, 3: 0, 4: 0}
+    CommitQuorum.committed("n1", G, 9, promised=promised, memberships=[single])
+    CommitQuorum.committed("n1", G, 9, promised=promised, memberships=[joint])
+    promised = {1: 9, 2: 8, 3: 9}
+    CommitQuorum.committed("n1", G, 9, promised=promised, memberships=[joint, single])
+    with pytest.raises(ViolationError, match="n1 committed index 9"):
+        CommitQuorum.committed("n1", G, 9, promised=promised, memberships=[joint])
+    with pytest.raises(ViolationError):
+        CommitQuorum.committed("n1", G, 10, promised=promised, memberships=[single])
+
+
+def test_promises_count_once_they_have_left():
+    checker = Durability()
+    checker.restored("n1", G, 0, is_whole=True)
+    checker.wrote("n1", G, 1, first=1, last=4)
+    checker.acknowledged("n1", G, 4, after=1)
+    assert checker.promised("n1", G, synced=0) == 0
+    assert checker.promised("n1", G, synced=1) == 4
+    checker.truncated("n1", G, 3)
+    assert checker.promised("n1", G, synced=1) == 2
+
+
+# --- MembershipRules -------------------------------------------------------------------------------
+
+
+def test_configurations_follow_one_another():
+    def changed(before, following, *, commit_index=9, term_start=8, before_index=7):
+        MembershipRules.changed(
+            "n1",
+            G,
+            before,
+            following,
+            before_index=before_index,
+            commit_index=commit_index,
+            term_start=term_start,
+        )
+
+    three, four = Membership((1, 2, 3)), Membership((1, 2, 3, 4))
+    other, joint = Membership((1, 2, 4)), Membership((1, 2, 4), (), (1, 2, 3))
+    changed(three, four)
+    changed(three, joint)
+    changed(joint, other)
+    with pytest.raises(ViolationError, match="before anything of its own term"):
+        changed(three, four, commit_index=7)
+    with pytest.raises(ViolationError, match="while the change at 10"):
+        changed(three, four, before_index=10)
+    with pytest.raises(ViolationError, match="majorities need not meet"):
+        changed(three, other)
 
 
 # --- Ledger ----------------------------------------------------------------------------------------

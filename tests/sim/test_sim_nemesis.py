@@ -43,7 +43,10 @@ class Recorder:
         self._turn(node, "up", "down", "kill")
 
     def power_loss(self, node):
-        self._turn(node, "up", "down", "power_loss")
+        if self.state[node] == "failing":
+            self._note("power_loss", node)  # It may have stopped; whoever mends its disk starts it.
+        else:
+            self._turn(node, "up", "down", "power_loss")
 
     def restart(self, node):
         self._turn(node, "down", "up", "restart")
@@ -83,6 +86,9 @@ class Recorder:
 
     def fail_syncs(self, node):
         self._turn(node, "up", "failing", "fail_syncs")
+
+    def fail_next_sync(self, node):
+        self._turn(node, "up", "failing", "fail_next_sync")
 
     def mend_syncs(self, node):
         self._turn(node, "failing", "up", "mend_syncs")

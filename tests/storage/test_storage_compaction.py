@@ -400,23 +400,6 @@ def test_an_entry_whose_bodies_are_gone_is_not_read_for_applying():
         world.log.entries(1, 2, 1)
 
 
-def test_horizons_are_read_as_written():
-    base = SnapshotMeta(9, 2, b"9" * 16, 77, MEMBERS)
-    horizon = horizons.Horizon(base, 40, ())
-    one = horizons.Packed(3, 0, 0, 10, 20)
-    two = horizons.Packed(5, 4, 900, 30, 44)
-    four = horizons.Packed(4, 3, 800, 21, 29)
-    for item in (one, two, four):
-        horizon = horizon.with_packed(item)
-        assert horizons.decode(horizons.encode(horizon)) == horizon
-    assert horizon.packed == (horizons.Packed(5, 0, 0, 10, 44),)
-    assert horizon.with_base(base._replace(index=40)).reset_index == 0
-    payload = horizons.encode(horizon)
-    for cut in (0, 3, 30, len(payload) - 1):
-        with pytest.raises(Corrupted):
-            horizons.decode(payload[:cut])
-
-
 @pytest.mark.parametrize("released", [0, 33])
 def test_a_copy_of_a_log_that_let_go_holds_what_it_held(released, tmp_path):
     """What recovery from a lost majority does with a replica that has forgotten something."""

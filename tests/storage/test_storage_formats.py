@@ -338,3 +338,21 @@ def test_the_bytes_of_a_patch_without_bodies():
     file.write(0, [data])
     found = patch.read(file, incarnation=INCARNATION)
     assert [entry.chain for entry in found.entries] == [e.chain for e in writer.entries[1:4]]
+
+
+def test_neighbours_that_are_packed_become_one():
+    base = SnapshotMeta(9, 2, b"9" * 16, 77, MEMBERS)
+    made = horizon.Horizon(base, 40, ())
+    for item in (
+        Packed(3, 0, 0, 10, 20),
+        Packed(5, 4, 900, 30, 44),
+        Packed(4, 3, 800, 21, 29),
+    ):
+        made = made.with_packed(item)
+        assert horizon.decode(horizon.encode(made)) == made
+    assert made.packed == (Packed(5, 0, 0, 10, 44),)
+    assert made.with_base(base._replace(index=40)).reset_index == 0
+    payload = horizon.encode(made)
+    for cut in (0, 3, 30, len(payload) - 1):
+        with pytest.raises(Corrupted):
+            horizon.decode(payload[:cut])
