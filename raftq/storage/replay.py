@@ -273,7 +273,9 @@ class Replay:
             return
         chain = header.last_chain if self._last_chain is None else self._last_chain
         self._last_chain = header.last_chain
-        recomputed = (last, entries.term(last), chain)
+        # Of an entry that is packed, or lost, the term is not at hand.
+        term = entries.term(last) or header.last_term
+        recomputed = (last, term, chain)
         if recomputed == (header.last_index, header.last_term, header.last_chain):
             return
         if not self._after_gap:

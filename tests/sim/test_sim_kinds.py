@@ -28,7 +28,6 @@ def test_a_node_whose_disk_was_full_comes_back():
     assert stopped
 
 
-@pytest.mark.xfail(reason="a snapshot replaces messages that are still wanted", strict=True)
 def test_who_is_sent_a_snapshot_has_the_messages_too():
     plan = Plan(kinds=("pause", "power_loss", "isolate_leader"), tuning=Tuning(snapshot_entries=50))
     for seed in (3, 4):
