@@ -162,7 +162,8 @@ class SimCluster:
                 await node.start()
             except OSError as error:
                 node.close()
-                if error.errno != errno.ENOSPC or name not in self._full:
+                is_full = error.errno == errno.ENOSPC and name in self._full
+                if not is_full and name not in self._failing:
                     raise
                 await asyncio.sleep(START_PAUSE_SECONDS)
             else:

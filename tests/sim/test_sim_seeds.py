@@ -11,7 +11,7 @@ import pytest
 
 from raftq.sim.run import simulate
 
-SEEDS = 300
+SEEDS = 120
 CHUNK = 10
 REGRESSIONS = pathlib.Path(__file__).with_name("regressions.txt")
 
