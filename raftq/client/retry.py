@@ -49,10 +49,6 @@ class Patience:
         """Seconds that the next attempt may take."""
         return min(self.left(), ATTEMPT_SECONDS)
 
-    def forget_tries(self) -> None:
-        """Something went well: the next trouble is a new one."""
-        self._tries = 0
-
     async def after(self, error: WireError, *, repeatable: bool = True) -> None:
         """Pause before the next attempt, or raise what the call ends with."""
         pause_us = self.pause_us(error, repeatable=repeatable)

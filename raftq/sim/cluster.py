@@ -14,7 +14,7 @@ import asyncio
 import contextvars
 import errno
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from raftq.env import Environment
@@ -292,11 +292,6 @@ class SimCluster:
     def start_client(self, host: str) -> tuple[Process, Environment]:
         """A new client process on a client host."""
         return self._machines[host].start()
-
-    def spawn_client(self, host: str, work: Coroutine[Any, Any, None]) -> None:
-        process = self._machines[host].process
-        assert process is not None, f"{host} runs no client"
-        process.spawn(work)
 
     def kill_client(self, host: str) -> None:
         self._machines[host].kill()

@@ -27,7 +27,7 @@ Rule 5. A packed segment is older than one with a unit that is known to be synce
         are never taken from a horizon.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class, only named like a module.
@@ -128,8 +128,3 @@ def save(
 ) -> None:
     """Durable when `done` is called without an error."""
     small_file.save_later(disk, f"{directory}/{HORIZON}", encode(horizon), done)
-
-
-def find(packed: Sequence[Packed], sequence: int) -> Packed | None:
-    """The item that stands for a segment, if it is the newest of those."""
-    return next((item for item in packed if item.sequence == sequence), None)
