@@ -80,7 +80,8 @@ class Retention:
         if self._pass is None and (now >= self._next_pass or self._bound != compaction.bound):
             self._begin(now)
         pause = NEVER if self._pass is None else self._go_on()
-        self.deadline = min(self._next_pass, self._next_expiry, Micros(now + pause))
+        next_look = self._next_pass if self._pass is None else NEVER
+        self.deadline = min(next_look, self._next_expiry, Micros(now + pause))
 
     def reach_back(self) -> None:
         """A log that began with a peer's snapshot: what is live before it belongs to it too."""
