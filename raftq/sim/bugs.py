@@ -222,7 +222,8 @@ async def reply_outlives_its_term(stage: Stage) -> None:
         if new is not None:
             for node in rest:
                 stage.join(old, node)
-            await stage.pause(0.005, 0.05)
+            # Nobody is handed the lead who has not said, in this term, that it lacks nothing.
+            await stage.pause(0.1, 0.15)
             stage.transfer(new, old)
             if await stage.leads(old, group, seconds=0.3):
                 stage.block(old, slow)
