@@ -66,7 +66,7 @@ class QueuePlan(NamedTuple):
     name: str
     partitions: int
     visibility_seconds: float
-    audit_seconds: float
+    audit_seconds: float = 86_400.0
     """How long settled messages are kept; 0: they may go at once."""
 
 
