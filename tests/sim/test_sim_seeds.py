@@ -11,7 +11,7 @@ import pytest
 
 from raftq.sim.run import simulate
 
-SEEDS = 120
+SEEDS = 80
 CHUNK = 10
 REGRESSIONS = pathlib.Path(__file__).with_name("regressions.txt")
 
